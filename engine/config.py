@@ -1,0 +1,78 @@
+"""The engine's configuration: frozen, validated once, defaults stated here only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.errors import ConfigError
+
+DTypeName = Literal["auto", "bfloat16", "float16", "float32"]
+DeviceName = Literal["auto", "cpu"]
+
+DTYPES: tuple[str, ...] = ("auto", "bfloat16", "float16", "float32")
+DEVICES: tuple[str, ...] = ("auto", "cpu")
+MIN_BLOCK_SIZE, MAX_BLOCK_SIZE = 1, 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What one engine runs and within which bounds. Raises `ConfigError` for a value out of range.
+
+    model_dir: a Hugging Face folder (config.json, safetensors, tokenizer.json), or a `.gguf` file or a folder with one.
+    max_model_len: tokens of prompt and output of one sequence; None takes the model's own context length. Clamped,
+        with a message, where the KV pool cannot hold one such sequence.
+    max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step (prefill chunks and decodes).
+    block_size: token slots in a KV block.
+    num_kv_blocks: usable KV blocks, the dummy block not counted; None measures. kv_cache_memory: bytes for the KV
+        pool instead of measuring; not together with num_kv_blocks.
+    aging_seconds: waiting this long is worth one priority level, so that no request starves.
+    num_threads: CPU threads of the model; None takes every core the process may use.
+    """
+
+    model_dir: Path
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    block_size: int = 16
+    num_kv_blocks: int | None = None
+    kv_cache_memory: int | None = None
+    dtype: DTypeName = "auto"
+    device: DeviceName = "auto"
+    enable_prefix_caching: bool = True
+    aging_seconds: float = 10.0
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_dir", Path(self.model_dir))
+        for name in ("max_model_len", "num_kv_blocks", "kv_cache_memory", "num_threads"):
+            if getattr(self, name) is not None:
+                _positive_int(name, getattr(self, name))
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            _positive_int(name, getattr(self, name))
+        if not MIN_BLOCK_SIZE <= self.block_size <= MAX_BLOCK_SIZE:
+            raise ConfigError(f"block_size must be between {MIN_BLOCK_SIZE} and {MAX_BLOCK_SIZE}")
+        if self.num_kv_blocks is not None and self.kv_cache_memory is not None:
+            raise ConfigError("give num_kv_blocks or kv_cache_memory, not both")
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.device not in DEVICES:
+            raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")
+        if not isinstance(self.enable_prefix_caching, bool):
+            raise ConfigError("enable_prefix_caching must be true or false")
+        if not self.aging_seconds > 0:
+            raise ConfigError("aging_seconds must be greater than 0")
+
+    @classmethod
+    def from_kwargs(cls, **kwargs: Any) -> EngineConfig:
+        """An `EngineConfig` from keyword arguments; an unknown name is a `ConfigError` that lists the known ones."""
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(kwargs) - known):
+            raise ConfigError(f"unknown argument {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        return cls(**kwargs)
+
+
+def _positive_int(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")

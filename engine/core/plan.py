@@ -1,0 +1,56 @@
+"""What the scheduler asks of the runner for one step, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.core.request import Request
+from engine.messages import RawLogprobs, SequenceId
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequence:
+    """`num_new_tokens` tokens of `request`, from position `start` on, are computed in this step.
+
+    The request's block_ids already hold slots for all of them. `samples`: whether the last of them is the request's
+    last token, so that the step yields a next token for it.
+    """
+
+    request: Request
+    start: int
+    num_new_tokens: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step. `removed`: sequences that finished, were aborted or preempted since the last plan (rows to drop);
+    a preempted one may be scheduled again in the same or a later plan with num_computed_tokens started over."""
+
+    scheduled: tuple[ScheduledSequence, ...]
+    removed: tuple[SequenceId, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(s.num_new_tokens for s in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Aligned with `plan.scheduled`.
+
+    token_ids[i]: the new tokens of scheduled[i]: empty when it does not sample, else one (more with speculation).
+    logprobs[i]: as many entries as token_ids[i], or None when the request did not ask.
+    """
+
+    token_ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[RawLogprobs, ...] | None, ...]
+
+
+class Runner(Protocol):
+    """Computes steps. The engine core knows the model only through this."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Runs the model over the plan's tokens, writes their KV, and samples."""
+        ...
