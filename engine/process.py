@@ -1,0 +1,134 @@
+"""The engine process: `python -m engine.process ADDRESS CONFIG`.
+
+One loop: take what the front sent, run a step, send what it brought. The process ends at `Shutdown`, when its
+standard input closes (the front holds the other end, so the engine never outlives it), or with `EngineFailed`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from typing import Protocol
+
+import msgspec
+import zmq
+
+from engine.build import build_engine
+from engine.codec import engine_codec, front_codec
+from engine.config import EngineConfig
+from engine.core.engine_core import EngineCore
+from engine.errors import PagedServeError
+from engine.messages import EngineFailed, EngineMessage, EngineReady, FrontMessage, LoadProgress, Shutdown
+
+logger = logging.getLogger(__name__)
+
+
+class Channel(Protocol):
+    """The engine's end of the wire."""
+
+    def receive(self, block: bool) -> list[FrontMessage]:
+        """Every message that has come; with `block`, waits for at least one."""
+        ...
+
+    def send(self, message: EngineMessage) -> None: ...
+
+
+class ZmqChannel:
+    """A DEALER socket connected to the front's."""
+
+    def __init__(self, address: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.connect(address)
+        self._incoming = front_codec()
+        self._outgoing = engine_codec()
+
+    def receive(self, block: bool) -> list[FrontMessage]:
+        received: list[FrontMessage] = []
+        if block:
+            received.append(self._incoming.decode(self._socket.recv_multipart()))
+        while True:
+            try:
+                received.append(self._incoming.decode(self._socket.recv_multipart(zmq.NOBLOCK)))
+            except zmq.Again:
+                return received
+
+    def send(self, message: EngineMessage) -> None:
+        self._socket.send_multipart(self._outgoing.encode(message))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+
+
+def run_loop(core: EngineCore, channel: Channel) -> None:
+    """Serves until `Shutdown`. Whatever the core raises ends the loop: an engine in doubt must not go on."""
+    while True:
+        for message in channel.receive(block=not core.has_work()):
+            if isinstance(message, Shutdown):
+                return
+            core.handle(message)
+        if (notices := core.drain_notices()) is not None:
+            channel.send(notices)
+        if core.has_work():
+            channel.send(core.step())
+
+
+def main(address: str, config_json: str) -> int:
+    """Loads the model and serves the front at `address`; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    threading.Thread(target=_end_with_front, name="front-watch", daemon=True).start()
+    channel = ZmqChannel(address)
+    try:
+        config = msgspec.json.decode(config_json, type=EngineConfig, dec_hook=lambda kind, value: kind(value))
+        core = build_engine(config, _throttled(channel))
+        channel.send(EngineReady(core.info))
+        run_loop(core, channel)
+    except PagedServeError as error:
+        channel.send(EngineFailed(str(error)))
+        return 1
+    except Exception as error:
+        # NOTE: this one guard turns any engine exception into the state "dead"; nothing is retried in doubt.
+        logger.exception("The engine failed")
+        channel.send(EngineFailed(f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"))
+        return 1
+    finally:
+        channel.close()
+    return 0
+
+
+class _throttled:  # noqa: N801 - used as a function
+    """Passes on progress of a phase when it begins, ends, or has grown by a hundredth."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._last: LoadProgress | None = None
+
+    def __call__(self, progress: LoadProgress) -> None:
+        last = self._last
+        if (
+            last is None
+            or last.phase != progress.phase
+            or progress.done >= progress.total
+            or (progress.done - last.done) * 100 >= progress.total
+        ):
+            self._last = progress
+            self._channel.send(progress)
+
+
+def _end_with_front() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1], sys.argv[2])
+    sys.stderr.flush()
+    # NOTE: the watcher thread may hold standard input's lock; a normal interpreter exit would wait for it.
+    os._exit(code)
