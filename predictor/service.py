@@ -1,0 +1,169 @@
+"""The one door from the protocol layers to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from engine.errors import (
+    EngineDeadError,
+    EngineDrainingError,
+    EngineLoadingError,
+    OverloadedError,
+    UnavailableError,
+)
+from engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.client import AsyncEngine, GenerationStream
+    from engine.messages import ModelInfo
+    from engine.tokenizer import Tokenizer
+    from predictor.admission import Admission
+
+REJECTION_REASONS = ("waiting_requests", "waiting_tokens", "loading", "draining", "dead")
+"""Values of the label `reason` of `requests_rejected_total`."""
+
+Prompt = str | Sequence[int]
+
+
+class GenerationService:
+    """What REST and gRPC handlers call: availability, preparation, admission and submission in one synchronous step.
+
+    model_name: the name on the OIP paths. aliases: further names that OpenAI bodies may use.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        admission: Admission,
+        *,
+        model_name: str,
+        aliases: tuple[str, ...] = (),
+        stall_timeout: float = 120.0,
+        on_rejected: Callable[[str], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.admission = admission
+        self.model_name = model_name
+        self.aliases = aliases
+        self.stall_timeout = stall_timeout
+        self._on_rejected = on_rejected
+        self._draining = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer. Raises as `check_available` before the engine is ready."""
+        if self.engine.tokenizer is None:
+            self._check_phase()
+        tokenizer = self.engine.tokenizer
+        assert tokenizer is not None
+        return tokenizer
+
+    @property
+    def info(self) -> ModelInfo:
+        """Facts of the loaded model. Raises as `check_available` before the engine is ready."""
+        if self.engine.info is None:
+            self._check_phase()
+        info = self.engine.info
+        assert info is not None
+        return info
+
+    def serves(self, name: str) -> bool:
+        """Whether `name` is the model's name or one of its aliases."""
+        return name == self.model_name or name in self.aliases
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
+
+    def start_draining(self) -> None:
+        """From now on ready is false and new requests are refused; running ones go on."""
+        self._draining = True
+
+    @property
+    def is_ready(self) -> bool:
+        """Loaded, warmed up, alive and not draining."""
+        return self.engine.phase == "ready" and not self._draining and self.is_live
+
+    @property
+    def is_live(self) -> bool:
+        """The engine process is alive, and idle or stepping within the stall timeout. A full queue is not sickness."""
+        return bool(self.engine.is_live(self.stall_timeout))
+
+    def check_available(self) -> None:
+        """Raises `EngineDeadError`, `EngineDrainingError` or `EngineLoadingError` where no request can be taken."""
+        if self._draining and self.engine.phase != "dead":
+            raise EngineDrainingError("the server is shutting down and takes no new requests; try another replica")
+        self._check_phase()
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> GenerationStream:
+        """Starts one request. deadline: a `time.monotonic()` reading after which it is aborted.
+
+        Raises `UnavailableError`, `RequestError` or `OverloadedError`; nothing is left behind then.
+        """
+        return self.submit_many([prompt], params, request_ids=[request_id], deadline=deadline)[0]
+
+    def submit_many(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        request_ids: Sequence[str | None] | None = None,
+        deadline: float | None = None,
+    ) -> list[GenerationStream]:
+        """Starts one request a prompt, all or none, by one admission decision. Raises as `submit`.
+
+        params: one for all prompts, or one a prompt. request_ids: one a prompt, None for a new one.
+        """
+        every = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        ids = [None] * len(prompts) if request_ids is None else list(request_ids)
+        assert len(every) == len(ids) == len(prompts)
+        try:
+            self.check_available()
+            requests = [
+                self.engine.prepare(prompt, one, request_id=request_id, deadline=deadline)
+                for prompt, one, request_id in zip(prompts, every, ids, strict=True)
+            ]
+            self.admission.check(requests)
+        except (OverloadedError, UnavailableError) as error:
+            if self._on_rejected is not None:
+                self._on_rejected(_rejection_reason(error))
+            raise
+        streams: list[GenerationStream] = []
+        try:
+            for request in requests:
+                streams.append(self.engine.submit(request))  # noqa: PERF401  what was submitted must be known on error
+        except BaseException:
+            for stream in streams:
+                stream.abort()
+            raise
+        return streams
+
+    def _check_phase(self) -> None:
+        phase = self.engine.phase
+        if phase == "loading":
+            progress = self.engine.progress
+            detail = "" if progress is None else f" ({progress.phase}: {progress.done} of {progress.total})"
+            raise EngineLoadingError(f"the model is still loading{detail}; try again when the server is ready")
+        if phase != "ready":
+            detail = f": {self.engine.failure}" if self.engine.failure else ""
+            raise EngineDeadError(f"the engine has stopped{detail}; the server restarts it by exiting")
+
+
+def _rejection_reason(error: OverloadedError | UnavailableError) -> str:
+    match error:
+        case OverloadedError():
+            return error.reason
+        case EngineLoadingError():
+            return "loading"
+        case EngineDrainingError():
+            return "draining"
+        case _:
+            return "dead"

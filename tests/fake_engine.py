@@ -1,0 +1,369 @@
+"""A scripted stand-in for `engine.client.AsyncEngine`: tokens come from a script, all else is as in the real one.
+
+Requests pass the real `InputProcessor`, and tokens the real `OutputProcessor`, so that limits, stop strings and UTF-8
+behave as in the product. Only the model and the process are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from engine.errors import (
+    DeadlineExceededError,
+    EngineDeadError,
+    EngineLoadingError,
+    InvalidPromptError,
+    PagedServeError,
+)
+from engine.input_processor import InputProcessor
+from engine.inputs import GenerationRequest
+from engine.messages import FinishReason, LoadProgress, ModelInfo, RawLogprobs, SequenceId, SequenceOutput
+from engine.output.processor import OutputProcessor
+from engine.outputs import CompletionOutput, RequestOutput, SequenceDelta
+from engine.sampling_params import SamplingParams
+
+EOS = 256
+BOS = 257
+VOCAB_SIZE = 260
+
+
+class FakeTokenizer:
+    """A byte-level tokenizer: the ids 0 to 255 are bytes, 256 to 259 the special tokens <eos> <bos> <a> <b>."""
+
+    vocab_size = VOCAB_SIZE
+    bos_token_id: int | None = BOS
+    eos_token_id: int | None = EOS
+    special_token_ids = frozenset({256, 257, 258, 259})
+    has_chat_template = True
+    _special_texts = ("<eos>", "<bos>", "<a>", "<b>")
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        kept = (i for i in ids if i < 256 or not skip_special_tokens)
+        return b"".join(self.token_bytes(i) for i in kept).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else self._special_texts[token_id - 256].encode()
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def apply_chat_template(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """`<role>content\\n` for each message. As an alternating template, it refuses two user messages in a row."""
+        roles = [message["role"] for message in messages]
+        if any(a == b == "user" for a, b in itertools.pairwise(roles)):
+            raise InvalidPromptError("Conversation roles must alternate", param="messages")
+        text = "".join(f"<{message['role']}>{message['content']}\n" for message in messages)
+        return text + ("<assistant>" if add_generation_prompt else "")
+
+
+MODEL_INFO = ModelInfo(
+    architecture="FakeForCausalLM",
+    vocab_size=VOCAB_SIZE,
+    max_model_len=256,
+    eos_token_ids=(EOS,),
+    block_size=16,
+    num_blocks=64,
+    dtype="float32",
+    device="cpu",
+    num_parameters=1234,
+)
+
+Script = Callable[[GenerationRequest, int], Sequence[int]]
+"""(request, index of the sequence) to the token ids that it generates; after the script's end the last one repeats."""
+
+
+def text_script(text: str, *, eos: bool = True) -> Script:
+    """Every sequence generates the bytes of `text`, one a token, and then EOS (or repeats the last byte)."""
+    ids = [*text.encode(), *([EOS] if eos else [])]
+    return lambda request, index: ids
+
+
+class FakeStream:
+    """As `engine.client.GenerationStream`."""
+
+    def __init__(self, engine: FakeEngine, request: GenerationRequest) -> None:
+        self.request = request
+        self.num_cached_tokens = 0
+        self.first_token_time: float | None = None
+        self.is_aborted = False
+        self._engine = engine
+        self._items: asyncio.Queue[SequenceDelta | Exception] = asyncio.Queue()
+        self._unfinished = request.params.n
+        self._error: Exception | None = None
+
+    def __aiter__(self) -> AsyncIterator[SequenceDelta]:
+        return self
+
+    async def __anext__(self) -> SequenceDelta:
+        if self._error is not None:
+            raise self._error
+        if self._unfinished == 0 or self.is_aborted:
+            raise StopAsyncIteration
+        item = await self._items.get()
+        if isinstance(item, Exception):
+            self._error = item
+            raise item
+        if item.finish_reason is not None:
+            self._unfinished -= 1
+        return item
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if self._engine.forget(self):
+            self.is_aborted = True
+
+    async def collect(self) -> RequestOutput:
+        request = self.request
+        outputs = [CompletionOutput(index) for index in range(request.params.n)]
+        async with self:
+            async for delta in self:
+                outputs[delta.index].append(delta)
+        return RequestOutput(
+            request.request_id, request.prompt, list(request.prompt_token_ids), outputs, self.num_cached_tokens
+        )
+
+    def put(self, item: SequenceDelta | Exception) -> None:
+        self._items.put_nowait(item)
+
+
+class FakeEngine:
+    """The public surface of `AsyncEngine`, driven by a script.
+
+    script: what each sequence generates. fail_after: the engine dies once a sequence has made that many tokens.
+    admitting: while false, every request stays in the waiting queue (`release()` admits).
+    running: while false, admitted requests make no token (`resume()` goes on); `pause_after`: pauses by itself once a
+    sequence has made that many tokens.
+    phase: "loading" needs `finish_loading()` or `die()`.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        info: ModelInfo = MODEL_INFO,
+        phase: str = "ready",
+        fail_after: int | None = None,
+        pause_after: int | None = None,
+        admitting: bool = True,
+        tokenizer: FakeTokenizer | None = None,
+    ) -> None:
+        self.script = script or text_script("Hello, world!")
+        self.fail_after = fail_after
+        self.pause_after = pause_after
+        self.phase = phase
+        self.progress: LoadProgress | None = LoadProgress("loading weights", 3, 30) if phase == "loading" else None
+        self.failure: str | None = None
+        self.live = True
+        self.tokenizer: FakeTokenizer | None = None
+        self.info: ModelInfo | None = None
+        self.started = False
+        self.aborted: list[str] = []
+        """Ids of the requests that were aborted, in order."""
+        self._tokenizer = tokenizer or FakeTokenizer()
+        self._info = info
+        self._ready, self._dead = asyncio.Event(), asyncio.Event()
+        self._admitting, self._running = asyncio.Event(), asyncio.Event()
+        self._running.set()
+        if admitting:
+            self._admitting.set()
+        self._waiting: dict[str, FakeStream] = {}
+        self._streams: dict[str, FakeStream] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.output = OutputProcessor(self._tokenizer)  # type: ignore[arg-type]
+        if phase == "ready":
+            self.finish_loading()
+
+    # --- the surface of AsyncEngine ---
+
+    def start(self) -> None:
+        self.started = True
+
+    async def wait_ready(self) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._ready, self._dead)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._dead.is_set():
+            raise EngineDeadError(self.failure or "the engine died")
+
+    async def wait_dead(self) -> None:
+        await self._dead.wait()
+
+    def is_live(self, stall_timeout: float) -> bool:
+        return self.live and self.phase in ("loading", "ready")
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._streams)
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(stream.request.params.n for stream in self._waiting.values())
+
+    @property
+    def num_waiting_prompt_tokens(self) -> int:
+        return sum(s.request.params.n * len(s.request.prompt_token_ids) for s in self._waiting.values())
+
+    def prepare(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        deadline: float | None = None,
+    ) -> GenerationRequest:
+        self._check_phase()
+        door = InputProcessor(self._tokenizer, self._info)
+        return door.prepare(prompt, params, request_id=request_id, deadline=deadline)
+
+    def submit(self, request: GenerationRequest) -> FakeStream:
+        self._check_phase()
+        stream = FakeStream(self, request)
+        self._streams[request.request_id] = self._waiting[request.request_id] = stream
+        self.output.add(request)
+        self._tasks[request.request_id] = asyncio.ensure_future(self._generate(stream))
+        return stream
+
+    def abort_all(self, error: PagedServeError) -> None:
+        for stream in list(self._streams.values()):
+            self._fail(stream, error)
+
+    async def stop(self) -> None:
+        self.abort_all(EngineDeadError("the engine was stopped"))
+        self.phase = "stopped"
+
+    # --- levers for tests ---
+
+    def finish_loading(self) -> None:
+        """The engine becomes ready."""
+        self.phase, self.tokenizer, self.info = "ready", self._tokenizer, self._info
+        self._ready.set()
+
+    def die(self, message: str = "the engine process was killed") -> None:
+        """The engine process ends: every stream raises `EngineDeadError`."""
+        self.phase, self.failure = "dead", message
+        self._dead.set()
+        self.abort_all(EngineDeadError(message))
+
+    def release(self) -> None:
+        """Admits what waits, and everything after."""
+        self._admitting.set()
+
+    def pause(self) -> None:
+        self._running.clear()
+
+    def resume(self) -> None:
+        self.pause_after = None
+        self._running.set()
+
+    def forget(self, stream: FakeStream) -> bool:
+        """Aborts what still runs of a stream; whether anything did."""
+        request_id = stream.request.request_id
+        if self._streams.pop(request_id, None) is None:
+            return False
+        self._waiting.pop(request_id, None)
+        self.output.abort(request_id)
+        self._tasks.pop(request_id).cancel()
+        self.aborted.append(request_id)
+        return True
+
+    # --- the scripted model ---
+
+    def _check_phase(self) -> None:
+        if self.phase == "loading":
+            raise EngineLoadingError("the model is loading")
+        if self.phase != "ready":
+            raise EngineDeadError(self.failure or "the engine is dead")
+
+    def _fail(self, stream: FakeStream, error: PagedServeError) -> None:
+        if self.forget(stream):
+            stream.put(error)
+
+    async def _generate(self, stream: FakeStream) -> None:
+        request = stream.request
+        request_id, params = request.request_id, request.params
+        await self._until(self._admitting, stream)
+        self._waiting.pop(request_id, None)
+        scripts = [list(self.script(request, index)) for index in range(params.n)]
+        unfinished = set(range(params.n))
+        position = 0
+        while unfinished:
+            await self._until(self._running, stream)
+            await asyncio.sleep(0)
+            outputs = [self._token(request, index, scripts[index], position) for index in sorted(unfinished)]
+            unfinished -= {o.index for o in map(_Ended, outputs) if o.finished}
+            processed = self.output.process(outputs)
+            unfinished -= {_index(sequence_id) for sequence_id in processed.to_abort}
+            position += 1
+            if not unfinished:
+                self._streams.pop(request_id, None)
+                self._tasks.pop(request_id, None)
+            if stream.first_token_time is None:
+                stream.first_token_time = time.monotonic()
+            for _, delta in processed.deltas:
+                stream.put(delta)
+            if position == self.fail_after:
+                self.die("the engine failed on purpose")
+                return
+            if position == self.pause_after:
+                self.pause()
+
+    async def _until(self, event: asyncio.Event, stream: FakeStream) -> None:
+        deadline = stream.request.deadline
+        try:
+            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                await event.wait()
+        except TimeoutError:
+            self._fail(stream, DeadlineExceededError("the request's deadline has passed"))
+            raise asyncio.CancelledError from None
+
+    def _token(self, request: GenerationRequest, index: int, script: list[int], position: int) -> SequenceOutput:
+        params = request.params
+        token_id = script[min(position, len(script) - 1)]
+        finish_reason: FinishReason | None = None
+        stop_token_id = None
+        ends = token_id in params.stop_token_ids or (token_id in self._info.eos_token_ids and not params.ignore_eos)
+        if ends and position + 1 > params.min_tokens:
+            finish_reason, stop_token_id = "stop", token_id
+        elif position + 1 == params.max_tokens:
+            finish_reason = "length"
+        logprobs = None
+        if params.logprobs is not None:
+            top = tuple((token_id + k) % VOCAB_SIZE for k in range(params.logprobs))
+            logprobs = (RawLogprobs(token_id, -0.5, top, tuple(-0.5 - k for k in range(len(top)))),)
+        sequence_id = SequenceId(f"{request.request_id}/{index}")
+        return SequenceOutput(sequence_id, (token_id,), logprobs, finish_reason, stop_token_id)
+
+
+class _Ended:
+    def __init__(self, output: SequenceOutput) -> None:
+        self.index = _index(output.sequence_id)
+        self.finished = output.finish_reason is not None
+
+
+def _index(sequence_id: SequenceId) -> int:
+    return int(sequence_id.rpartition("/")[2])
