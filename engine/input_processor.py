@@ -42,6 +42,7 @@ class InputProcessor:
         """A request ready to submit.
 
         prompt: text (tokenised with the model's own special tokens) or token ids.
+        request_id: the caller's name for it, which becomes the head of a unique id.
         deadline: a reading of `time.monotonic()`, or None.
 
         max_tokens is clamped to what the context leaves (None means all of it), and min_tokens with it.
@@ -57,7 +58,7 @@ class InputProcessor:
         if max_tokens != params.max_tokens:
             params = replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
         return GenerationRequest(
-            request_id=request_id or uuid.uuid4().hex,
+            request_id=_unique_id(request_id),
             prompt=text,
             prompt_token_ids=token_ids,
             params=params,
@@ -118,3 +119,9 @@ class InputProcessor:
                 param="prompt",
             )
         return room
+
+
+def _unique_id(name: str | None) -> str:
+    """Two requests in flight may carry the same name from outside; inside they never share an id."""
+    unique = uuid.uuid4().hex
+    return f"{name}-{unique[:12]}" if name else unique

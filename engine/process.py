@@ -87,7 +87,7 @@ def main(address: str, config_json: str) -> int:
     channel = ZmqChannel(address)
     try:
         config = msgspec.json.decode(config_json, type=EngineConfig, dec_hook=lambda kind, value: kind(value))
-        core = build_engine(config, _throttled(channel))
+        core = build_engine(config, _Throttled(channel))
         channel.send(EngineReady(core.info))
         run_loop(core, channel)
     except PagedServeError as error:
@@ -103,7 +103,7 @@ def main(address: str, config_json: str) -> int:
     return 0
 
 
-class _throttled:  # noqa: N801 - used as a function
+class _Throttled:
     """Passes on progress of a phase when it begins, ends, or has grown by a hundredth."""
 
     def __init__(self, channel: Channel) -> None:
