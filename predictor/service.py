@@ -15,9 +15,11 @@ from engine.errors import (
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from engine.client import AsyncEngine, GenerationStream
-    from engine.messages import ModelInfo
     from engine.tokenizer import Tokenizer
+
+    from engine.client import AsyncEngine
+    from engine.messages import ModelInfo
+    from engine.streams import GenerationStream
     from predictor.admission import Admission
 
 REJECTION_REASONS = ("waiting_requests", "waiting_tokens", "loading", "draining", "dead")
@@ -52,21 +54,13 @@ class GenerationService:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer. Raises as `check_available` before the engine is ready."""
-        if self.engine.tokenizer is None:
-            self._check_phase()
-        tokenizer = self.engine.tokenizer
-        assert tokenizer is not None
-        return tokenizer
+        """The model's tokenizer. Raises `EngineLoadingError` or `EngineDeadError` before the engine is ready."""
+        return self.engine.tokenizer
 
     @property
     def info(self) -> ModelInfo:
-        """Facts of the loaded model. Raises as `check_available` before the engine is ready."""
-        if self.engine.info is None:
-            self._check_phase()
-        info = self.engine.info
-        assert info is not None
-        return info
+        """Facts of the loaded model. Raises `EngineLoadingError` or `EngineDeadError` before the engine is ready."""
+        return self.engine.info
 
     def serves(self, name: str) -> bool:
         """Whether `name` is the model's name or one of its aliases."""

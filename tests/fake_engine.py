@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any
+
 
 from engine.errors import (
     DeadlineExceededError,
@@ -23,9 +23,13 @@ from engine.errors import (
 from engine.input_processor import InputProcessor
 from engine.inputs import GenerationRequest
 from engine.messages import FinishReason, LoadProgress, ModelInfo, RawLogprobs, SequenceId, SequenceOutput
-from engine.output.processor import OutputProcessor
-from engine.outputs import CompletionOutput, RequestOutput, SequenceDelta
 from engine.sampling_params import SamplingParams
+from engine.streams import GenerationStream
+
+try:
+    from engine.output.processor import OutputProcessor
+except ModuleNotFoundError:
+    from tests.interim_output import OutputProcessor
 
 EOS = 256
 BOS = 257
@@ -93,61 +97,6 @@ def text_script(text: str, *, eos: bool = True) -> Script:
     return lambda request, index: ids
 
 
-class FakeStream:
-    """As `engine.client.GenerationStream`."""
-
-    def __init__(self, engine: FakeEngine, request: GenerationRequest) -> None:
-        self.request = request
-        self.num_cached_tokens = 0
-        self.first_token_time: float | None = None
-        self.is_aborted = False
-        self._engine = engine
-        self._items: asyncio.Queue[SequenceDelta | Exception] = asyncio.Queue()
-        self._unfinished = request.params.n
-        self._error: Exception | None = None
-
-    def __aiter__(self) -> AsyncIterator[SequenceDelta]:
-        return self
-
-    async def __anext__(self) -> SequenceDelta:
-        if self._error is not None:
-            raise self._error
-        if self._unfinished == 0 or self.is_aborted:
-            raise StopAsyncIteration
-        item = await self._items.get()
-        if isinstance(item, Exception):
-            self._error = item
-            raise item
-        if item.finish_reason is not None:
-            self._unfinished -= 1
-        return item
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.abort()
-
-    def abort(self) -> None:
-        if self._engine.forget(self):
-            self.is_aborted = True
-
-    async def collect(self) -> RequestOutput:
-        request = self.request
-        outputs = [CompletionOutput(index) for index in range(request.params.n)]
-        async with self:
-            async for delta in self:
-                outputs[delta.index].append(delta)
-        return RequestOutput(
-            request.request_id, request.prompt, list(request.prompt_token_ids), outputs, self.num_cached_tokens
-        )
-
-    def put(self, item: SequenceDelta | Exception) -> None:
-        self._items.put_nowait(item)
-
-
 class FakeEngine:
     """The public surface of `AsyncEngine`, driven by a script.
 
@@ -176,20 +125,19 @@ class FakeEngine:
         self.progress: LoadProgress | None = LoadProgress("loading weights", 3, 30) if phase == "loading" else None
         self.failure: str | None = None
         self.live = True
-        self.tokenizer: FakeTokenizer | None = None
-        self.info: ModelInfo | None = None
         self.started = False
         self.aborted: list[str] = []
         """Ids of the requests that were aborted, in order."""
         self._tokenizer = tokenizer or FakeTokenizer()
         self._info = info
+        self._loaded = False
         self._ready, self._dead = asyncio.Event(), asyncio.Event()
         self._admitting, self._running = asyncio.Event(), asyncio.Event()
         self._running.set()
         if admitting:
             self._admitting.set()
-        self._waiting: dict[str, FakeStream] = {}
-        self._streams: dict[str, FakeStream] = {}
+        self._waiting: dict[str, GenerationStream] = {}
+        self._streams: dict[str, GenerationStream] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.output = OutputProcessor(self._tokenizer)  # type: ignore[arg-type]
         if phase == "ready":
@@ -217,6 +165,18 @@ class FakeEngine:
         return self.live and self.phase in ("loading", "ready")
 
     @property
+    def tokenizer(self) -> FakeTokenizer:
+        if not self._loaded:
+            self._check_phase()
+        return self._tokenizer
+
+    @property
+    def info(self) -> ModelInfo:
+        if not self._loaded:
+            self._check_phase()
+        return self._info
+
+    @property
     def num_requests(self) -> int:
         return len(self._streams)
 
@@ -240,9 +200,11 @@ class FakeEngine:
         door = InputProcessor(self._tokenizer, self._info)
         return door.prepare(prompt, params, request_id=request_id, deadline=deadline)
 
-    def submit(self, request: GenerationRequest) -> FakeStream:
+    def submit(self, request: GenerationRequest) -> GenerationStream:
         self._check_phase()
-        stream = FakeStream(self, request)
+        if request.request_id in self._streams:
+            raise ValueError(f"request id {request.request_id!r} is in flight already")
+        stream = GenerationStream(request, self._forget)
         self._streams[request.request_id] = self._waiting[request.request_id] = stream
         self.output.add(request)
         self._tasks[request.request_id] = asyncio.ensure_future(self._generate(stream))
@@ -260,7 +222,7 @@ class FakeEngine:
 
     def finish_loading(self) -> None:
         """The engine becomes ready."""
-        self.phase, self.tokenizer, self.info = "ready", self._tokenizer, self._info
+        self.phase, self._loaded = "ready", True
         self._ready.set()
 
     def die(self, message: str = "the engine process was killed") -> None:
@@ -280,17 +242,6 @@ class FakeEngine:
         self.pause_after = None
         self._running.set()
 
-    def forget(self, stream: FakeStream) -> bool:
-        """Aborts what still runs of a stream; whether anything did."""
-        request_id = stream.request.request_id
-        if self._streams.pop(request_id, None) is None:
-            return False
-        self._waiting.pop(request_id, None)
-        self.output.abort(request_id)
-        self._tasks.pop(request_id).cancel()
-        self.aborted.append(request_id)
-        return True
-
     # --- the scripted model ---
 
     def _check_phase(self) -> None:
@@ -299,11 +250,20 @@ class FakeEngine:
         if self.phase != "ready":
             raise EngineDeadError(self.failure or "the engine is dead")
 
-    def _fail(self, stream: FakeStream, error: PagedServeError) -> None:
-        if self.forget(stream):
-            stream.put(error)
+    def _forget(self, stream: GenerationStream) -> None:
+        request_id = stream.request.request_id
+        if self._streams.pop(request_id, None) is None:
+            return
+        self._waiting.pop(request_id, None)
+        self.output.abort(request_id)
+        self._tasks.pop(request_id).cancel()
+        self.aborted.append(request_id)
 
-    async def _generate(self, stream: FakeStream) -> None:
+    def _fail(self, stream: GenerationStream, error: PagedServeError) -> None:
+        self._forget(stream)
+        stream.fail(error)
+
+    async def _generate(self, stream: GenerationStream) -> None:
         request = stream.request
         request_id, params = request.request_id, request.params
         await self._until(self._admitting, stream)
@@ -325,14 +285,14 @@ class FakeEngine:
             if stream.first_token_time is None:
                 stream.first_token_time = time.monotonic()
             for _, delta in processed.deltas:
-                stream.put(delta)
+                stream.push(delta)
             if position == self.fail_after:
                 self.die("the engine failed on purpose")
                 return
             if position == self.pause_after:
                 self.pause()
 
-    async def _until(self, event: asyncio.Event, stream: FakeStream) -> None:
+    async def _until(self, event: asyncio.Event, stream: GenerationStream) -> None:
         deadline = stream.request.deadline
         try:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.monotonic())):
