@@ -20,11 +20,13 @@ class Request:
 
     There is no prefill or decode phase. A step gives the request up to `num_tokens − num_computed_tokens` new tokens;
     when a step computes the last one, the model's next token is appended. Preemption sets `num_computed_tokens` back
-    to 0 and keeps the tokens made so far.
+    to 0 and keeps the tokens made so far. NOTE: `num_computed_tokens` moves on when a step is planned, not when its
+    result arrives; the positions of a step stand in its `ScheduledSequence`.
 
     token_ids: prompt and output, one list that only grows.
     block_ids: KV blocks in order; slot of token i is block_ids[i // block_size] * block_size + i % block_size.
     block_hashes: prefix-cache keys of the full blocks hashed so far (a prefix of the request's full blocks).
+    cache_epoch: the prefix cache's epoch that block_hashes and the KV in block_ids belong to; −1 before any lookup.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class Request:
         "arrival_time",
         "block_hashes",
         "block_ids",
+        "cache_epoch",
         "finish_reason",
         "index",
         "num_cached_tokens",
@@ -62,6 +65,7 @@ class Request:
         """Prefix hit at the first admission."""
         self.block_ids: list[BlockId] = []
         self.block_hashes: list[BlockHash] = []
+        self.cache_epoch = -1
         self.status = Status.WAITING
         self.admitted_once = False
         self.num_preemptions = 0

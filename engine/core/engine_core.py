@@ -1,0 +1,159 @@
+"""The engine without its process: messages in, steps, outputs out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from engine.config import EngineConfig
+from engine.core.block_pool import BlockPool
+from engine.core.finish import FinishRules
+from engine.core.plan import Runner
+from engine.core.policy import AgingPolicy
+from engine.core.request import Request
+from engine.core.scheduler import Scheduler
+from engine.errors import ConfigError
+from engine.messages import (
+    AbortSequences,
+    AddSequence,
+    Admitted,
+    EngineStats,
+    FrontMessage,
+    ModelInfo,
+    ResetPrefixCache,
+    SequenceId,
+    SequenceOutput,
+    Shutdown,
+    StepOutputs,
+)
+
+
+class EngineCore:
+    """Scheduler, block pool and runner as one loop body; `engine.process` and `engine.LLM` turn the crank.
+
+    An exception out of `step` means that the engine is dead: the KV cache is in an unknown state, and nothing here
+    hides that.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        info: ModelInfo,
+        runner: Runner,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises `ConfigError` when the KV pool cannot hold one sequence of `info.max_model_len` tokens.
+
+        clock: seconds, the same as `AddSequence.arrival_time` is read from.
+        """
+        self._pool = BlockPool(info.num_blocks, info.block_size, config.enable_prefix_caching)
+        # NOTE: the last token of a sequence is only sampled, never computed. With this bound a request that runs alone
+        # can always go on, so there is no livelock.
+        if (needed := self._pool.blocks_for(info.max_model_len - 1)) > info.num_blocks:
+            raise ConfigError(
+                f"a sequence of max_model_len={info.max_model_len} tokens needs {needed} KV blocks of"
+                f" {info.block_size}, and the pool has {info.num_blocks}; lower max_model_len or give the KV pool more"
+                " memory"
+            )
+        self._max_model_len = info.max_model_len
+        self._runner = runner
+        self._clock = clock
+        self._scheduler = Scheduler(
+            self._pool,
+            AgingPolicy(config.aging_seconds),
+            FinishRules(info.eos_token_ids, info.max_model_len),
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
+        self._num_added = 0
+        self._steps_total = 0
+        self._pending: list[SequenceOutput] = []
+        """Outputs that no step made: refusals."""
+        self._stats_changed = False
+
+    def handle(self, message: FrontMessage) -> None:
+        """Takes a message of the front. (`Shutdown` is for whoever turns the crank.)"""
+        match message:
+            case AddSequence():
+                self._add(message)
+            case AbortSequences(sequence_ids):
+                self._abort(sequence_ids)
+            case ResetPrefixCache():
+                self._scheduler.reset_prefix_cache()
+            case Shutdown():
+                return
+        self._stats_changed = True
+
+    def has_work(self) -> bool:
+        """Whether a step would compute something."""
+        return self._scheduler.has_requests()
+
+    def step(self) -> StepOutputs:
+        """One step of the model; with no work, only what `drain_notices` gives. Whatever the runner raises, rises."""
+        if not self.has_work():
+            return self.drain_notices() or StepOutputs(stats=self.stats())
+        started = self._clock()
+        plan = self._scheduler.schedule()
+        admitted = self._take_admitted()
+        result = self._runner.execute(plan)
+        outputs = self._scheduler.update(plan, result)
+        self._steps_total += 1
+        return StepOutputs(
+            outputs=(*self._take_pending(), *outputs),
+            admitted=admitted,
+            stats=self.stats(),
+            step_seconds=self._clock() - started,
+            step_tokens=plan.num_tokens,
+            step_sequences=len(plan.scheduled),
+        )
+
+    def drain_notices(self) -> StepOutputs | None:
+        """Refusals and fresh stats after messages, without a step; None when nothing changed since the last report."""
+        if not self._stats_changed:
+            return None
+        return StepOutputs(outputs=self._take_pending(), stats=self.stats())
+
+    def stats(self) -> EngineStats:
+        """The state now; O(running sequences)."""
+        scheduler, pool = self._scheduler, self._pool
+        return EngineStats(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_waiting_prompt_tokens=scheduler.num_waiting_prompt_tokens,
+            num_blocks_used=pool.num_used,
+            num_blocks_cached=pool.num_cached,
+            num_blocks_free=pool.num_free,
+            num_slots_allocated=pool.num_used * pool.block_size,
+            num_slots_filled=scheduler.num_slots_filled,
+            steps_total=self._steps_total,
+            preemptions_total=scheduler.preemptions_total,
+            prefix_query_tokens_total=scheduler.prefix_query_tokens_total,
+            prefix_hit_tokens_total=scheduler.prefix_hit_tokens_total,
+        )
+
+    def check_integrity(self) -> None:
+        """Asserts every invariant of scheduler and pool; call it between steps."""
+        self._scheduler.check_integrity()
+
+    def _add(self, message: AddSequence) -> None:
+        # NOTE: the front refuses these with a named error; here they only must not hurt the other sequences.
+        if not 0 < len(message.prompt_token_ids) < self._max_model_len:
+            self._pending.append(SequenceOutput(message.sequence_id, (), finish_reason="error"))
+            return
+        self._scheduler.add(Request(message, serial=self._num_added))
+        self._num_added += 1
+
+    def _abort(self, sequence_ids: tuple[SequenceId, ...]) -> None:
+        for sequence_id in sequence_ids:
+            self._scheduler.abort(sequence_id)
+        self._pending = [output for output in self._pending if output.sequence_id not in sequence_ids]
+
+    def _take_admitted(self) -> tuple[Admitted, ...]:
+        now = self._clock()
+        return tuple(Admitted(r.sequence_id, r.num_cached_tokens, now) for r in self._scheduler.take_admitted())
+
+    def _take_pending(self) -> tuple[SequenceOutput, ...]:
+        """Refusals to send along with stats."""
+        self._stats_changed = False
+        pending, self._pending = tuple(self._pending), []
+        return pending

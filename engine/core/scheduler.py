@@ -1,0 +1,257 @@
+"""Forms the steps."""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from engine.core.block_pool import BlockPool
+from engine.core.finish import FinishRules
+from engine.core.plan import ScheduledSequence, StepPlan, StepResult
+from engine.core.policy import AgingPolicy
+from engine.core.request import Request, Status
+from engine.core.waiting_queue import WaitingQueue
+from engine.messages import FinishReason, RawLogprobs, SequenceId, SequenceOutput
+
+
+class Scheduler:
+    """Decides which tokens of which requests a step computes, and who holds the blocks for them.
+
+    A request is in the queue (WAITING, PREEMPTED: holds no blocks), in the running list, or gone (FINISHED).
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        policy: AgingPolicy,
+        finish_rules: FinishRules,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+    ) -> None:
+        """max_num_seqs, max_num_batched_tokens: bounds of one step. The pool must hold any one request whole."""
+        self._pool = pool
+        self._policy = policy
+        self._finish_rules = finish_rules
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._watermark = max(1, pool.num_blocks // 100)
+        self._requests: dict[SequenceId, Request] = {}
+        self._waiting = WaitingQueue(policy)
+        self._running: list[Request] = []
+        """In the policy's order; the last one is the first to be preempted."""
+        self._removed: list[SequenceId] = []
+        self._admitted: list[Request] = []
+        self.preemptions_total = 0
+        self.prefix_query_tokens_total = 0
+        self.prefix_hit_tokens_total = 0
+
+    # --- what the engine core asks -----------------------------------------------------------------------------------
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_waiting_prompt_tokens(self) -> int:
+        return self._waiting.num_prompt_tokens
+
+    @property
+    def num_slots_filled(self) -> int:
+        """Slots of the used blocks that hold a computed token; shared blocks, which are always full, count once."""
+        num_held = sum(request.num_computed_tokens for request in self._running)
+        return num_held - self._pool.num_repeated * self._pool.block_size
+
+    def has_requests(self) -> bool:
+        return bool(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Puts a new request into the queue. Raises `ValueError` when its id is in use."""
+        if request.sequence_id in self._requests:
+            raise ValueError(f"sequence id {request.sequence_id!r} is in use; give each sequence its own")
+        assert request.status is Status.WAITING
+        self._requests[request.sequence_id] = request
+        self._waiting.push(request)
+
+    def abort(self, sequence_id: SequenceId) -> bool:
+        """Drops a sequence in whatever state; False when it is unknown or has finished."""
+        request = self._requests.get(sequence_id)
+        if request is None:
+            return False
+        self._finish(request, "abort")
+        return True
+
+    def preempt(self, request: Request) -> None:
+        """Takes a running request's blocks for others; it keeps its tokens and goes to the head of the queue.
+
+        A token of it that is still being computed counts when it arrives.
+        """
+        assert request.status is Status.RUNNING
+        self._release(request, Status.PREEMPTED)
+        self._waiting.push(request)
+        request.num_preemptions += 1
+        self.preemptions_total += 1
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing computed so far is a prefix hit from now on. Running requests go on."""
+        self._pool.reset_prefix_cache()
+
+    def take_admitted(self) -> list[Request]:
+        """The requests admitted for the first time since the last call."""
+        admitted, self._admitted = self._admitted, []
+        return admitted
+
+    # --- one step ----------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan:
+        """Plans the next step; empty only when there are no requests."""
+        # NOTE: there is no prefill and no decode. Every request has tokens that are not computed yet (a prompt, the
+        # rest of one, the last sampled token), and a step spends one budget of tokens on letting num_computed_tokens
+        # catch up with num_tokens. Chunked prefill, prefix hits, recompute after preemption and speculation are all
+        # just other distances between the two.
+        budget = self._max_num_batched_tokens
+        scheduled: list[ScheduledSequence] = []
+        preemptions_before = self.preemptions_total
+
+        # NOTE: a victim comes from the end of the list, and what is planned already stands before `position`. So what a
+        # step plans is never taken back, and a block that became findable in this step does get filled by it.
+        position = 0
+        while position < len(self._running) and budget > 0:
+            request = self._running[position]
+            num_new = min(request.num_tokens - request.num_computed_tokens, budget)
+            if self._make_room(request, request.num_computed_tokens + num_new):
+                scheduled.append(self._advance(request, num_new))
+                budget -= num_new
+                position += 1
+
+        # NOTE: nobody is admitted into blocks that were just taken from a victim. And with budget left every running
+        # request got all it wanted: no prompt is half computed while the next one is admitted, so that the blocks that
+        # admission finds available are promised to nobody.
+        may_admit = self.preemptions_total == preemptions_before
+        while may_admit and budget > 0 and len(self._running) < self._max_num_seqs:
+            admitted = self._admit_next()
+            if admitted is None:
+                break
+            num_new = min(admitted.num_tokens - admitted.num_computed_tokens, budget)
+            fits = self._pool.grow(admitted, admitted.num_computed_tokens + num_new)
+            assert fits, "admission checked that the whole request fits"
+            scheduled.append(self._advance(admitted, num_new))
+            budget -= num_new
+
+        removed, self._removed = tuple(self._removed), []
+        plan = StepPlan(tuple(scheduled), removed)
+        self._check_plan(plan)
+        return plan
+
+    def update(self, plan: StepPlan, result: StepResult) -> list[SequenceOutput]:
+        """Takes in what the step brought; sequences that were aborted meanwhile get nothing."""
+        outputs: list[SequenceOutput] = []
+        for item, token_ids, logprobs in zip(plan.scheduled, result.token_ids, result.logprobs, strict=True):
+            assert bool(token_ids) == item.samples, f"{item.request} got {len(token_ids)} tokens"
+            if token_ids and not item.request.is_finished:
+                outputs.append(self._append(item.request, token_ids, logprobs))
+        return outputs
+
+    def check_integrity(self) -> None:
+        """Asserts everything that must hold between steps, of the pool too. O(requests + blocks)."""
+        waiting = list(self._waiting)
+        assert len(waiting) + len(self._running) == len(self._requests)
+        assert all(self._requests[r.sequence_id] is r for r in waiting + self._running)
+        assert all(r.status in {Status.WAITING, Status.PREEMPTED} for r in waiting)
+        assert not any(r.block_ids or r.num_computed_tokens for r in waiting), "a waiting request holds blocks"
+        assert self._waiting.num_prompt_tokens == sum(r.num_prompt_tokens for r in waiting)
+        assert all(r.status is Status.RUNNING for r in self._running)
+        assert self._running == sorted(self._running, key=self._policy.key)
+        assert len(self._running) <= self._max_num_seqs
+        for request in self._running:
+            assert request.num_computed_tokens <= request.num_tokens
+            assert len(request.block_ids) == self._pool.blocks_for(request.num_computed_tokens), "slots too many or few"
+        self._pool.check_integrity(self._running)
+        assert 0 <= self.num_slots_filled <= self._pool.num_used * self._pool.block_size
+
+    # --- parts of a step ---------------------------------------------------------------------------------------------
+
+    def _make_room(self, request: Request, num_tokens: int) -> bool:
+        """Preempts from the end of the running list until the request has its slots; False when it fell victim too."""
+        while not self._pool.grow(request, num_tokens):
+            victim = self._running[-1]
+            self.preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _admit_next(self) -> Request | None:
+        """Moves the head of the queue into the running list, if all of its tokens fit now."""
+        request = self._waiting.peek()
+        if request is None:
+            return None
+        hit = self._pool.match(request)
+        if not self._pool.can_admit(request, hit, num_spared=self._watermark if self._running else 0):
+            return None
+        self._waiting.pop()
+        self._pool.attach(request, hit)
+        request.status = Status.RUNNING
+        insort(self._running, request, key=self._policy.key)
+        if not request.admitted_once:
+            request.admitted_once = True
+            request.num_cached_tokens = request.num_computed_tokens
+            self._admitted.append(request)
+            if self._pool.caches_prefixes:
+                self.prefix_query_tokens_total += request.num_prompt_tokens
+                self.prefix_hit_tokens_total += request.num_cached_tokens
+        return request
+
+    def _advance(self, request: Request, num_new: int) -> ScheduledSequence:
+        start = request.num_computed_tokens
+        request.num_computed_tokens += num_new
+        return ScheduledSequence(request, start, num_new, samples=request.num_computed_tokens == request.num_tokens)
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        assert plan.scheduled or not self._requests, "requests are there, but none can go on"
+        assert plan.num_tokens <= self._max_num_batched_tokens
+        assert len(plan.scheduled) <= len(self._running) <= self._max_num_seqs
+        for item in plan.scheduled:
+            request, end = item.request, item.start + item.num_new_tokens
+            assert item.num_new_tokens > 0
+            assert request.status is Status.RUNNING, "planned work was taken back"
+            assert end == request.num_computed_tokens <= request.num_tokens
+            assert len(request.block_ids) == self._pool.blocks_for(end)
+
+    # --- the end of a request ----------------------------------------------------------------------------------------
+
+    def _append(
+        self, request: Request, token_ids: tuple[int, ...], logprobs: tuple[RawLogprobs, ...] | None
+    ) -> SequenceOutput:
+        """Appends new tokens up to the one that ends the request."""
+        num_kept = 0
+        for token_id in token_ids:
+            request.token_ids.append(token_id)
+            num_kept += 1
+            if finish := self._finish_rules.check(request):
+                request.stop_token_id = finish.stop_token_id
+                self._finish(request, finish.reason)
+                break
+        return SequenceOutput(
+            request.sequence_id,
+            token_ids[:num_kept],
+            None if logprobs is None else logprobs[:num_kept],
+            request.finish_reason,
+            request.stop_token_id,
+        )
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        request.finish_reason = reason
+        self._release(request, Status.FINISHED)
+        self._requests.pop(request.sequence_id, None)
+
+    def _release(self, request: Request, status: Status) -> None:
+        """The one way out of the running list and the queue; gives the blocks back. Idempotent."""
+        if request.status is Status.RUNNING:
+            self._running.remove(request)
+            self._removed.append(request.sequence_id)
+        self._waiting.discard(request)
+        self._pool.release(request)
+        request.status = status
