@@ -1,0 +1,180 @@
+"""Attention over the paged cache in plain torch, for the CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from engine.layers.attention import AttentionMetadata, KVCache
+from engine.layers.torch_attention_plan import AttentionPlan, DecodeGroup, PrefillChunk, make_plan
+
+GROUP_BYTES = 3 << 20
+"""Keys gathered for one group of decodes: with as many values they stay in the last-level cache (measured best)."""
+TILE = 128
+"""Query tokens of a prefill chunk that attend together; bounds the scores and skips keys past the tile (measured)."""
+
+
+class TorchAttention:
+    """The `AttentionBackend` of the CPU.
+
+    Decodes attend in few groups of like length, with the query heads of a KV head as the rows of one batched matmul:
+    no loop over sequences, and no sequence pays for one much longer. Prefill chunks attend one sequence after the
+    other, in tiles of queries. Sums and softmax are float32 inside the kernels; bfloat16 scores are rounded to
+    bfloat16, as in transformers' eager attention.
+
+    NOTE: what depends on the step alone is worked out at the first layer and kept for the others; metadata objects
+    are told apart by identity, so a step must not reuse one with other contents.
+    """
+
+    def __init__(self) -> None:
+        self._metadata: AttentionMetadata | None = None
+        self._plans: dict[tuple[int | None, int, int, int], AttentionPlan] = {}
+        self._bias: dict[tuple[int | None, torch.dtype], torch.Tensor] = {}
+        self._workspaces: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cache: KVCache,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None,
+    ) -> torch.Tensor:
+        """As `AttentionBackend.forward`: writes k and v (T, num_kv_heads, head_dim), returns (T, heads * head_dim)."""
+        num_tokens, num_heads, head_dim = q.shape
+        num_kv_heads = k.shape[1]
+        slots = metadata.slot_mapping
+        cache.k.view(-1, num_kv_heads * head_dim).index_copy_(0, slots, k.reshape(num_tokens, -1))
+        cache.v.view(-1, num_kv_heads * head_dim).index_copy_(0, slots, v.reshape(num_tokens, -1))
+
+        plan = self._plan(metadata, sliding_window, cache)
+        queries = q * scale
+        out = q.new_empty(num_tokens, num_heads * head_dim)
+        if plan.groups:
+            self._decode(queries[: metadata.num_decodes], cache, plan, out[: metadata.num_decodes])
+        for chunk in plan.chunks:
+            span = slice(chunk.query_start, chunk.query_end)
+            self._prefill(queries[span], cache, chunk, sliding_window, out[span])
+        return out
+
+    def _plan(self, metadata: AttentionMetadata, sliding_window: int | None, cache: KVCache) -> AttentionPlan:
+        if metadata is not self._metadata:
+            self._metadata = metadata
+            self._plans.clear()
+        _, block_size, num_kv_heads, head_dim = cache.k.shape
+        group_tokens = max(1, GROUP_BYTES // (num_kv_heads * head_dim * cache.k.element_size()))
+        key = (sliding_window, block_size, num_kv_heads, group_tokens)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = make_plan(metadata, *key)
+        return plan
+
+    def _decode(self, q: torch.Tensor, cache: KVCache, plan: AttentionPlan, out: torch.Tensor) -> None:
+        """q: (B, num_heads, head_dim), scaled. out: (B, num_heads * head_dim)."""
+        if plan.order is None:
+            for group in plan.groups:
+                self._decode_group(q[group.first : group.last], cache, group, out[group.first : group.last])
+            return
+        q = q.index_select(0, plan.order)
+        ordered = torch.empty_like(out)
+        for group in plan.groups:
+            self._decode_group(q[group.first : group.last], cache, group, ordered[group.first : group.last])
+        out.index_copy_(0, plan.order, ordered)
+
+    def _decode_group(self, q: torch.Tensor, cache: KVCache, group: DecodeGroup, out: torch.Tensor) -> None:
+        num_seqs, num_heads, head_dim = q.shape
+        batch = num_seqs * cache.k.shape[2]
+        keys = self._gather("k", cache.k, group.rows).view(batch, group.num_keys, head_dim)
+        scores = torch.bmm(q.view(batch, -1, head_dim), keys.transpose(1, 2))
+        if group.bias is not None:
+            scores.view(num_seqs, num_heads, group.num_keys)[..., group.bias_start :].add_(group.bias)
+        weights = torch.softmax(scores, -1)
+        values = self._gather("v", cache.v, group.rows).view(batch, group.num_keys, head_dim)
+        torch.bmm(weights, values, out=out.view(batch, -1, head_dim))
+
+    def _prefill(
+        self, q: torch.Tensor, cache: KVCache, chunk: PrefillChunk, sliding_window: int | None, out: torch.Tensor
+    ) -> None:
+        """q: (n, num_heads, head_dim), scaled: the last n tokens of the chunk's keys. out: (n, heads * head_dim)."""
+        num_queries, num_heads, head_dim = q.shape
+        num_kv_heads = cache.k.shape[2]
+        heads_per_kv = num_heads // num_kv_heads
+        keys = self._gather("k", cache.k, chunk.rows).view(num_kv_heads, chunk.num_keys, head_dim)
+        values = self._gather("v", cache.v, chunk.rows).view(num_kv_heads, chunk.num_keys, head_dim)
+        q = q.view(num_queries, num_kv_heads, heads_per_kv, head_dim)
+        out = out.view(num_queries, num_kv_heads, heads_per_kv, head_dim)
+        start = chunk.num_keys - num_queries
+        # NOTE: bfloat16 goes through oneDNN's matmul, 2 to 3 times faster here than torch's fused attention;
+        # float32 is no faster that way, and the fused one is more exact.
+        attend = self._attend_fused if q.dtype == torch.float32 else self._attend_by_matmul
+        for first in range(0, num_queries, TILE):
+            last = min(num_queries, first + TILE)
+            low = 0 if sliding_window is None else max(0, start + first - sliding_window + 1)
+            high = start + last
+            attended = attend(q[first:last], keys[:, low:high], values[:, low:high], sliding_window)
+            out[first:last] = attended
+
+    def _attend_fused(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, sliding_window: int | None
+    ) -> torch.Tensor:
+        """q: (n, num_kv_heads, g, head_dim); keys, values: (num_kv_heads, L, head_dim). Returns q's shape."""
+        shape = (q.shape[1], q.shape[2], keys.shape[1], q.shape[3])
+        attended = scaled_dot_product_attention(
+            q.permute(1, 2, 0, 3),
+            keys.unsqueeze(1).expand(shape),
+            values.unsqueeze(1).expand(shape),
+            attn_mask=self._causal_bias(q.shape[0], keys.shape[1], sliding_window, q.dtype),
+            scale=1.0,
+        )
+        return attended.permute(2, 0, 1, 3)
+
+    def _attend_by_matmul(
+        self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, sliding_window: int | None
+    ) -> torch.Tensor:
+        """As `_attend_fused`, with the (query, head) pairs of a KV head as rows of one matmul."""
+        num_queries, num_kv_heads, heads_per_kv, head_dim = q.shape
+        num_keys = keys.shape[1]
+        rows = q.transpose(0, 1).reshape(num_kv_heads, num_queries * heads_per_kv, head_dim)
+        scores = torch.bmm(rows, keys.transpose(1, 2))
+        bias = self._causal_bias(num_queries, num_keys, sliding_window, q.dtype).unsqueeze(1)
+        # NOTE: without a window only the keys of the tile itself can lie after a query.
+        masked = num_queries if sliding_window is None else num_keys
+        by_query = scores.view(num_kv_heads, num_queries, heads_per_kv, num_keys)
+        by_query[..., num_keys - masked :].add_(bias[..., num_keys - masked :])
+        attended = torch.bmm(torch.softmax(scores, -1), values)
+        return attended.view(num_kv_heads, num_queries, heads_per_kv, head_dim).transpose(0, 1)
+
+    def _causal_bias(
+        self, num_queries: int, num_keys: int, sliding_window: int | None, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """(num_queries, num_keys), 0 or -inf, for queries that are the last of the keys.
+
+        NOTE: seen from the bottom right corner the pattern is the same for every size, so all are views of one table
+        of TILE rows that grows to the most keys seen.
+        """
+        table = self._bias.get((sliding_window, dtype))
+        if table is None or table.shape[1] < num_keys:
+            width = 1 << max(10, (num_keys - 1).bit_length())
+            behind = torch.arange(width - TILE, width).unsqueeze(1) - torch.arange(width)
+            hidden = behind < 0
+            if sliding_window is not None:
+                hidden |= behind >= sliding_window
+            table = torch.zeros(TILE, width, dtype=dtype).masked_fill_(hidden, float("-inf"))
+            self._bias[sliding_window, dtype] = table
+        return table[TILE - num_queries :, table.shape[1] - num_keys :]
+
+    def _gather(self, name: str, cache: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Rows of head_dim values, in a workspace that lives until the next gather of this name.
+
+        NOTE: fresh memory for each gather would cost more than the gather (page faults of large allocations).
+        """
+        head_dim = cache.shape[3]
+        size = rows.numel() * head_dim
+        workspace = self._workspaces.get((name, cache.dtype))
+        if workspace is None or workspace.numel() < size:
+            workspace = self._workspaces[name, cache.dtype] = torch.empty(size, dtype=cache.dtype)
+        gathered = workspace[:size].view(-1, head_dim)
+        torch.index_select(cache.view(-1, head_dim), 0, rows, out=gathered)
+        return gathered
