@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-
 from engine.errors import (
     DeadlineExceededError,
     EngineDeadError,
