@@ -12,6 +12,7 @@ from engine.errors import InvalidParameterError
 MAX_N = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_SEED = 2**63 - 1
@@ -137,6 +138,8 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
         raise InvalidParameterError(f"{name} may hold at most {MAX_STOP_STRINGS} strings", param=name)
     if not all(isinstance(s, str) and s for s in strings):
         raise InvalidParameterError(f"{name} must hold non-empty strings only", param=name)
+    if any(len(s) > MAX_STOP_LENGTH for s in strings):
+        raise InvalidParameterError(f"{name} may hold strings of at most {MAX_STOP_LENGTH} characters", param=name)
     return strings
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from engine.tokenizer import Tokenizer
 
-_UTF8 = codecs.getincrementaldecoder("utf-8")
 LONGEST_UNFINISHED = 3  # bytes of a UTF-8 character that can be there without its last one
 
 
@@ -21,37 +20,51 @@ class Detokenizer:
     NOTE: where the prompt ends inside a character, its bytes there are no text of the prompt yet. If the output goes on
     with that character, the whole character belongs to the output, and nothing before it does. If it does not, the
     stray bytes stay the prompt's, and the output says nothing of them.
+
+    num_chars: characters of the output so far.
+    token_offset: characters of the output before the text of the token pushed last.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> None:
+        self.num_chars = 0
+        self.token_offset = 0
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
-        self._utf8 = _UTF8("replace")
         self._at_start = True
         self._strip_limit: int | None = None
         self._read_start(prompt_ids)
-        self._prompt_bytes = self._unfinished_tail(prompt_ids)
+        self._unfinished = self._unfinished_tail(prompt_ids)
+        self._is_prompts = bool(self._unfinished)
 
     def push(self, token_id: int) -> str:
         """The text that is certain now: complete characters only, so often "" after a byte token."""
-        data = self._bytes(token_id)
+        self.token_offset = self.num_chars
+        data = self._visible_bytes(token_id)
+        if data and self._strip_limit != 0:
+            data, self._strip_limit = self._tokenizer.strip_start(data, self._strip_limit)
         if not data:
             return ""
-        if self._strip_limit != 0:
-            data, self._strip_limit = self._tokenizer.strip_start(data, self._strip_limit)
-            if not data:
-                return ""
-        if self._prompt_bytes:
-            if _goes_on(self._prompt_bytes, data):
-                data = self._prompt_bytes + data
-            self._prompt_bytes = b""
-        return self._utf8.decode(data)
+        if self._unfinished and not _is_unfinished_or_whole(self._unfinished + data[:1]):
+            if self._is_prompts:
+                self._unfinished = b""
+            else:
+                self.token_offset += 1  # past the U+FFFD of the tokens before
+        self._is_prompts = False
+        data = self._unfinished + data
+        text, num_read = codecs.utf_8_decode(data, "replace", False)
+        self._unfinished = data[num_read:]
+        self.num_chars += len(text)
+        return text
 
     def finish(self) -> str:
         """U+FFFD if the output ends inside a character, else ""."""
-        return self._utf8.decode(b"", final=True)
+        if not self._unfinished or self._is_prompts:
+            return ""
+        self._unfinished = b""
+        self.num_chars += 1
+        return "\N{REPLACEMENT CHARACTER}"
 
-    def _bytes(self, token_id: int) -> bytes:
+    def _visible_bytes(self, token_id: int) -> bytes:
         if token_id in self._skipped:
             return b""
         data = self._tokenizer.token_bytes(token_id)
@@ -61,9 +74,9 @@ class Detokenizer:
         return data
 
     def _read_start(self, prompt_ids: Sequence[int]) -> None:
-        """Runs over the prompt until nothing of a text's start is left to treat: as a rule, its first visible token."""
+        """Reads the prompt as far as the rules for a text's start reach: as a rule, its first visible token."""
         for token_id in prompt_ids:
-            if data := self._bytes(token_id):
+            if data := self._visible_bytes(token_id):
                 _, self._strip_limit = self._tokenizer.strip_start(data, self._strip_limit)
             if self._strip_limit == 0:
                 return
@@ -75,15 +88,14 @@ class Detokenizer:
                 tail = self._tokenizer.token_bytes(token_id) + tail
             if len(tail) >= LONGEST_UNFINISHED:
                 break
-        utf8 = _UTF8("replace")
-        utf8.decode(tail[-LONGEST_UNFINISHED:])
-        return utf8.getstate()[0]
+        tail = tail[-LONGEST_UNFINISHED:]
+        return tail[codecs.utf_8_decode(tail, "replace", False)[1] :]
 
 
-def _goes_on(unfinished: bytes, data: bytes) -> bool:
-    """Whether the first byte of `data` is one more byte of the character that `unfinished` begins."""
+def _is_unfinished_or_whole(data: bytes) -> bool:
+    """Whether `data` is a character or the beginning of one."""
     try:
-        _UTF8("strict").decode(unfinished + data[:1])
+        codecs.utf_8_decode(data, "strict", False)
     except UnicodeDecodeError:
         return False
     return True

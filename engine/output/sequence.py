@@ -62,13 +62,9 @@ class SequenceText:
         """
         for position, token_id in enumerate(output.token_ids):
             raw = None if output.logprobs is None else output.logprobs[position]
-            text_offset = self._num_released + len(self._held_text)
-            self._held_tokens.append(_HeldToken(token_id, text_offset, self._position_logprobs(raw, text_offset)))
-            self._num_tokens += 1
             is_stop_token = output.stop_token_id is not None and position == len(output.token_ids) - 1
-            if is_stop_token and not self._params.include_stop_str_in_output:
-                continue
-            if self._detokenizer is not None and (stop := self._add_text(self._detokenizer.push(token_id))) is not None:
+            stop = self._add_token(token_id, raw, is_shown=not is_stop_token or self._params.include_stop_str_in_output)
+            if stop is not None:
                 return self._last("stop", stop)
         if output.finish_reason is None:
             return self._increment()
@@ -76,6 +72,18 @@ class SequenceText:
             return self._last("stop", stop)
         is_listed = output.stop_token_id in self._params.stop_token_ids
         return self._last(output.finish_reason, output.stop_token_id if is_listed else None)
+
+    def _add_token(self, token_id: int, raw: RawLogprobs | None, *, is_shown: bool) -> str | None:
+        """Appends a token; returns the stop string that it completes."""
+        text, text_offset = "", 0
+        if self._detokenizer is not None:
+            text_offset = self._detokenizer.num_chars
+            if is_shown:
+                text = self._detokenizer.push(token_id)
+                text_offset = self._detokenizer.token_offset
+        self._num_tokens += 1
+        self._held_tokens.append(_HeldToken(token_id, text_offset, self._position_logprobs(raw, text_offset)))
+        return self._add_text(text)
 
     def _add_text(self, text: str) -> str | None:
         """Appends text; where a stop string is complete, cuts text and tokens and returns it."""
@@ -98,20 +106,24 @@ class SequenceText:
 
     def _increment(self) -> SequenceDelta | None:
         if self._detokenizer is None:
-            return self._delta("", tuple(self._held_tokens)) if self._held_tokens else None
+            return self._delta("", self._take_tokens(None)) if self._held_tokens else None
         num_held = 0 if self._stops is None else self._stops.num_held(self._stop_state)
         free = len(self._held_text) - num_held
         if free <= 0:
             return None
         text, self._held_text = self._held_text[:free], self._held_text[free:]
         self._num_released += free
+        return self._delta(text, self._take_tokens(self._num_released))
+
+    def _take_tokens(self, end: int | None) -> list[_HeldToken]:
+        """The held tokens whose text starts before `end` (all with None), no longer held."""
         tokens = []
-        while self._held_tokens and self._held_tokens[0].text_offset < self._num_released:
+        while self._held_tokens and (end is None or self._held_tokens[0].text_offset < end):
             tokens.append(self._held_tokens.popleft())
-        return self._delta(text, tokens)
+        return tokens
 
     def _last(self, reason: FinishReason, stop_reason: int | str | None) -> SequenceDelta:
-        return self._delta(self._held_text, tuple(self._held_tokens), reason, stop_reason)
+        return self._delta(self._held_text, self._take_tokens(None), reason, stop_reason)
 
     def _delta(
         self,
@@ -123,8 +135,6 @@ class SequenceText:
         logprobs = None
         if self._params.logprobs is not None:
             logprobs = tuple(token.logprobs for token in tokens if token.logprobs is not None)
-        if self._detokenizer is None:
-            self._held_tokens.clear()
         return SequenceDelta(
             self._index, text, tuple(token.token_id for token in tokens), logprobs, reason, stop_reason
         )

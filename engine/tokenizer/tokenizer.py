@@ -104,7 +104,8 @@ class Tokenizer:
         for token_id in ids:
             if skip_special_tokens and token_id in self.special_token_ids:
                 continue
-            pieces.append(self.token_bytes(token_id) if pieces else self.first_token_bytes(token_id))
+            if data := self.token_bytes(token_id):
+                pieces.append(data if pieces else self.first_token_bytes(token_id))
         return self.strip_start(b"".join(pieces))[0].decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
