@@ -28,7 +28,7 @@ MAX_TIMEOUT_MICROSECONDS = 7 * 24 * 3600 * 1_000_000
 class RequestParameters:
     """What the parameters of one prompt ask for.
 
-    sampling: validated. given: names the caller set (a name set to its default value is given too).
+    sampling: validated. given: names the caller set, to whatever but null.
     timeout: seconds from the request's arrival after which it is aborted, or None.
     binary_data_output: whether output tensors go as binary data unless the output says otherwise (REST).
     empty_final_response: whether a stream ends with an extra response that holds no output (ModelStreamInfer).
@@ -65,7 +65,8 @@ def parameters_from_mapping(mapping: Mapping[str, Any]) -> RequestParameters:
             raise InvalidParameterError(
                 f"unknown parameter {name!r}; known are {', '.join(sorted({*_SAMPLING, *_OPTIONS}))}", param=str(name)
             )
-    return RequestParameters(sampling=SamplingParams(**sampling), given=frozenset(mapping), **options)
+    given = frozenset(name for name, value in mapping.items() if value is not None)
+    return RequestParameters(sampling=SamplingParams(**sampling), given=given, **options)
 
 
 def merge_sampling_parameters(parameters: Mapping[str, Any], sampling_parameters: bytes | None) -> dict[str, Any]:
@@ -119,9 +120,15 @@ def _number(name: str, value: Any) -> Any:
     return float(value)
 
 
-def _boolean(name: str, value: Any) -> bool:
+def parameter_boolean(value: Any) -> bool | None:
+    """A boolean, or its true/false string, else None."""
     read = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
-    if not isinstance(read, bool):
+    return read if isinstance(read, bool) else None
+
+
+def _boolean(name: str, value: Any) -> bool:
+    read = parameter_boolean(value)
+    if read is None:
         raise InvalidParameterError(f"parameter '{name}' must be true or false, got {_brief(value)}", param=name)
     return read
 

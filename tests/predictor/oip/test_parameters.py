@@ -59,7 +59,7 @@ def test_no_parameters_are_the_defaults() -> None:
 def test_a_value_is_read_natively_or_from_its_string(name: str, value: object, expected: object) -> None:
     read = parameters_from_mapping({name: value})
     assert getattr(read.sampling, name) == expected
-    assert read.given == {name}
+    assert read.given == (set() if value is None else {name})
 
 
 @pytest.mark.parametrize(

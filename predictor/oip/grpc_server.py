@@ -1,0 +1,172 @@
+"""OIP over gRPC: our own `grpc.aio` server for `inference.GRPCInferenceService`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from engine.errors import ConfigError
+from predictor.oip.codec_grpc import decode_request, encode_response
+from predictor.oip.errors import (
+    MalformedRequestError,
+    UnsupportedOperationError,
+    grpc_status,
+    public_message,
+    retry_after,
+)
+from predictor.oip.infer import call_model
+from predictor.oip.metadata import check_model, model_metadata, no_repository, server_metadata
+from predictor.oip.schema import METHODS, SERVICE, message_class
+
+if TYPE_CHECKING:
+    from predictor.model import PagedModel
+    from predictor.service import GenerationService
+
+DEFAULT_MAX_MESSAGE_BYTES = 8 * 2**20
+"""KServe's default for both directions."""
+MAX_DETAIL_CHARACTERS = 1000
+"""Details travel in an HTTP/2 trailer, whose size clients bound."""
+
+Unary = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]
+
+
+class GrpcServer:
+    """Serves until `stop`. Construct and use it on one running event loop.
+
+    port: 0 takes a free one; `port` tells which after `start`. A message over `max_receive_message_length` bytes is
+    refused with RESOURCE_EXHAUSTED, as is an answer over `max_send_message_length`.
+    """
+
+    def __init__(
+        self,
+        service: GenerationService,
+        model: PagedModel,
+        port: int,
+        *,
+        host: str = "[::]",
+        max_receive_message_length: int = DEFAULT_MAX_MESSAGE_BYTES,
+        max_send_message_length: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.port = port
+        self._host = host
+        self._options = [
+            ("grpc.max_receive_message_length", max_receive_message_length),
+            ("grpc.max_send_message_length", max_send_message_length),
+            # NOTE: without it a second server on the port would take part of its connections unnoticed.
+            ("grpc.so_reuseport", 0),
+            # NOTE: clients ping to keep long calls alive; the default of 5 minutes would close their connections.
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.keepalive_time_ms", 60_000),
+            ("grpc.keepalive_timeout_ms", 20_000),
+        ]
+        self._methods = _Methods(service, model)
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Opens the port. Raises `ConfigError` where it cannot be had."""
+        server = grpc.aio.server(options=self._options)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._handlers()),))
+        address = f"{self._host}:{self.port}"
+        try:
+            self.port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen for gRPC on {address}: {error}; choose another --grpc_port") from error
+        await server.start()
+        self._server = server
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Takes no new calls; running ones get `grace` seconds, then they are cancelled. Idempotent."""
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    def _handlers(self) -> dict[str, grpc.RpcMethodHandler]:
+        calls: dict[str, Unary] = {
+            "ServerLive": self._methods.server_live,
+            "ServerReady": self._methods.server_ready,
+            "ModelReady": self._methods.model_ready,
+            "ServerMetadata": self._methods.server_metadata,
+            "ModelMetadata": self._methods.model_metadata,
+            "ModelInfer": self._methods.model_infer,
+            "RepositoryModelLoad": self._methods.repository_load,
+            "RepositoryModelUnload": self._methods.repository_unload,
+        }
+        return {name: _unary_handler(name, call) for name, call in calls.items()}
+
+
+def parse_message(kind: Any, data: bytes) -> Any:
+    """A message from its bytes. Raises `MalformedRequestError`.
+
+    NOTE: parsed here and not by grpc's deserializer, whose failure would reach the client as INTERNAL.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise MalformedRequestError(f"the request is not a valid {kind.DESCRIPTOR.name} message: {error}") from None
+
+
+async def abort_call(context: grpc.aio.ServicerContext, error: Exception) -> None:
+    """Ends a call with the status of the error's class."""
+    seconds = retry_after(error)
+    if seconds is not None:
+        context.set_trailing_metadata((("retry-after", str(seconds)),))
+    await context.abort(grpc_status(error), public_message(error)[:MAX_DETAIL_CHARACTERS])
+
+
+def call_headers(context: grpc.aio.ServicerContext) -> dict[str, str]:
+    """The call's metadata as HTTP-like headers; binary entries are left out."""
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _unary_handler(name: str, call: Unary) -> grpc.RpcMethodHandler:
+    request_class, response_class = message_class(METHODS[name].request), message_class(METHODS[name].response)
+
+    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Any:
+        # NOTE: a client that goes away cancels this coroutine; CancelledError is no Exception and passes through.
+        try:
+            return await call(parse_message(request_class, data), context)
+        except Exception as error:
+            await abort_call(context, error)
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle, request_deserializer=None, response_serializer=response_class.SerializeToString
+    )
+
+
+class _Methods:
+    def __init__(self, service: GenerationService, model: PagedModel) -> None:
+        self._service = service
+        self._model = model
+
+    async def server_live(self, _request: Any, _context: grpc.aio.ServicerContext) -> Any:
+        return message_class("ServerLiveResponse")(live=self._service.is_live)
+
+    async def server_ready(self, _request: Any, _context: grpc.aio.ServicerContext) -> Any:
+        return message_class("ServerReadyResponse")(ready=self._service.is_ready)
+
+    async def model_ready(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
+        check_model(self._service, request.name, request.version)
+        return message_class("ModelReadyResponse")(ready=bool(await self._model.healthy()))
+
+    async def server_metadata(self, _request: Any, _context: grpc.aio.ServicerContext) -> Any:
+        return message_class("ServerMetadataResponse")(**server_metadata())
+
+    async def model_metadata(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
+        check_model(self._service, request.name, request.version)
+        return message_class("ModelMetadataResponse")(**model_metadata(self._service))
+
+    async def model_infer(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        check_model(self._service, request.model_name, request.model_version)
+        decoded = decode_request(request)
+        return encode_response(await call_model(self._model, decoded, call_headers(context)), decoded)
+
+    async def repository_load(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
+        check_model(self._service, request.model_name, None)
+        raise UnsupportedOperationError(no_repository("load"))
+
+    async def repository_unload(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
+        check_model(self._service, request.model_name, None)
+        raise UnsupportedOperationError(no_repository("unload"))

@@ -1,0 +1,77 @@
+"""OIP inference: a decoded request to its response."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from predictor.oip.errors import MalformedRequestError
+from predictor.oip.infer_types import InferRequest, InferResponse
+from predictor.oip.metadata import MODEL_VERSION
+from predictor.oip.plan import InferencePlan, read_plan
+from predictor.oip.results import output_tensors
+
+if TYPE_CHECKING:
+    from engine.outputs import RequestOutput
+    from engine.streams import GenerationStream
+    from predictor.model import PagedModel
+    from predictor.service import GenerationService
+
+MAX_ID_LENGTH = 64
+"""Of the request's id, what goes into the names of the engine's requests."""
+
+
+async def call_model(model: PagedModel, request: InferRequest, headers: Mapping[str, str]) -> InferResponse:
+    """Runs the model's preprocess, predict and postprocess on a decoded request.
+
+    A postprocess may return the response as a dict of its REST form. Raises what they raise.
+    """
+    result, _ = await model(request, headers=dict(headers))
+    return InferResponse.from_rest(result) if isinstance(result, dict) else result
+
+
+async def infer(service: GenerationService, request: InferRequest) -> InferResponse:
+    """Generates for all prompts of the request and answers with its outputs. Cancelling it aborts the generation.
+
+    Raises `RequestError` for what this model does not take, and the errors of `GenerationService.submit_many` and of
+    its streams.
+    """
+    plan = read_plan(request)
+    if plan.stream:
+        raise MalformedRequestError("input 'stream' may be true only with ModelStreamInfer")
+    streams = submit(service, plan, request.id)
+    try:
+        results = await _collect(streams)
+    finally:
+        for stream in streams:
+            stream.abort()
+    return InferResponse(
+        response_id=request.id,
+        model_name=service.model_name,
+        infer_outputs=output_tensors(plan, results, service.tokenizer),
+        model_version=MODEL_VERSION,
+        use_binary_outputs=request.use_binary_outputs,
+    )
+
+
+def submit(service: GenerationService, plan: InferencePlan, request_id: str | None) -> list[GenerationStream]:
+    """Starts the generation of every prompt, all or none."""
+    name = request_id[:MAX_ID_LENGTH] if request_id else None
+    return service.submit_many(
+        plan.prompts,
+        [parameters.sampling for parameters in plan.parameters],
+        request_ids=[name] * len(plan.prompts),
+        deadline=None if plan.timeout is None else time.monotonic() + plan.timeout,
+    )
+
+
+async def _collect(streams: Sequence[GenerationStream]) -> list[RequestOutput]:
+    """Reads all streams together; the first error ends them all."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(stream.collect()) for stream in streams]
+    except ExceptionGroup as group_error:
+        raise group_error.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,179 @@
+"""OIP over HTTP: every /v2 path except the server's own health."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match
+
+from predictor.disconnect import ClientDisconnectedError, run_until_disconnect
+from predictor.oip.codec_json import HEADER_LENGTH, decode_request, encode_response
+from predictor.oip.errors import (
+    BodyTooLargeError,
+    UnsupportedEncodingError,
+    UnsupportedOperationError,
+    http_status,
+    public_message,
+    retry_after,
+)
+from predictor.oip.infer import call_model
+from predictor.oip.metadata import MODEL_VERSION, check_model, model_metadata, no_repository, server_metadata
+
+if TYPE_CHECKING:
+    from predictor.model import PagedModel
+    from predictor.service import GenerationService
+
+MAX_BODY_BYTES = 64 * 2**20
+CLIENT_CLOSED_REQUEST = 499
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class OIPResponse(Response):
+    """A JSON document, or bytes that already are one."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return content if isinstance(content, bytes) else orjson.dumps(content)
+
+
+def error_response(error: Exception) -> OIPResponse:
+    """inference_rest.md, "Inference Response JSON Error Object", with the status of the error's class."""
+    seconds = retry_after(error)
+    headers = None if seconds is None else {"retry-after": str(seconds)}
+    return OIPResponse({"error": public_message(error)}, http_status(error), headers)
+
+
+def build_router(service: GenerationService, model: PagedModel, *, max_body_bytes: int = MAX_BODY_BYTES) -> APIRouter:
+    """Routes of the Open Inference Protocol. Errors are {"error": message}.
+
+    max_body_bytes: a larger request body is answered with 413.
+    """
+    routes = _Routes(service, model, max_body_bytes)
+    router = APIRouter(default_response_class=OIPResponse, tags=["OIP"])
+
+    def add(method: str, path: str, endpoint: Endpoint) -> None:
+        router.add_api_route(path, _guarded(endpoint), methods=[method], name=f"oip-{endpoint.__name__}")
+
+    for path in ("/v2", "/v2/"):
+        add("GET", path, routes.server_metadata)
+    add("GET", "/v2/models", routes.models)
+    for prefix in ("/v2/models/{model_name}", "/v2/models/{model_name}/versions/{model_version}"):
+        add("GET", prefix, routes.model_metadata)
+        add("GET", f"{prefix}/ready", routes.model_ready)
+        add("POST", f"{prefix}/infer", routes.infer)
+    add("POST", "/v2/repository/index", routes.repository_index)
+    add("POST", "/v2/repository/models/{model_name}/load", routes.repository_load)
+    add("POST", "/v2/repository/models/{model_name}/unload", routes.repository_unload)
+    return router
+
+
+def build_fallback_router() -> APIRouter:
+    """Answers every other path and method under /v2 with a 404 or 405 in OIP's form. Include it after all others."""
+    router = APIRouter(default_response_class=OIPResponse)
+
+    async def refuse(request: Request) -> Response:
+        allowed: set[str] = set()
+        for route in request.app.routes:
+            if route.matches(request.scope)[0] is Match.PARTIAL:
+                allowed |= getattr(route, "methods", None) or set()
+        if allowed:
+            names = ", ".join(sorted(allowed))
+            return OIPResponse(
+                {"error": f"{request.method} is not allowed here; allowed: {names}"}, 405, {"allow": names}
+            )
+        return OIPResponse({"error": f"no such path: {request.url.path[:200]}"}, 404)
+
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+    router.add_api_route("/v2/{path:path}", refuse, methods=methods, include_in_schema=False, name="oip-fallback")
+    return router
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The request's body. Raises `BodyTooLargeError` and `UnsupportedEncodingError`."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise UnsupportedEncodingError(f"content encoding {encoding[:40]!r} is not supported; send the body as it is")
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLargeError(f"the request body is larger than {limit} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _guarded(endpoint: Endpoint) -> Endpoint:
+    """Turns every exception into OIP's error answer; KServe's own handlers must not see one."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except (ClientDisconnectedError, ClientDisconnect):
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        except Exception as error:
+            return error_response(error)
+
+    return guarded
+
+
+class _Routes:
+    def __init__(self, service: GenerationService, model: PagedModel, max_body_bytes: int) -> None:
+        self._service = service
+        self._model = model
+        self._max_body_bytes = max_body_bytes
+
+    async def server_metadata(self, _request: Request) -> Response:
+        return OIPResponse(server_metadata())
+
+    async def models(self, _request: Request) -> Response:
+        return OIPResponse({"models": [self._service.model_name]})
+
+    async def model_metadata(self, request: Request) -> Response:
+        self._check_model(request)
+        return OIPResponse(model_metadata(self._service))
+
+    async def model_ready(self, request: Request) -> Response:
+        self._check_model(request)
+        is_ready = bool(await self._model.healthy())
+        return OIPResponse({"name": self._service.model_name, "ready": is_ready}, 200 if is_ready else 503)
+
+    async def infer(self, request: Request) -> Response:
+        version = self._check_model(request)
+        body = await read_body(request, self._max_body_bytes)
+        decoded = decode_request(body, request.headers.get(HEADER_LENGTH), self._service.model_name, version)
+        response = await run_until_disconnect(request, call_model(self._model, decoded, request.headers))
+        content, json_length = encode_response(response, decoded)
+        if json_length is None:
+            return OIPResponse(content)
+        return OIPResponse(content, 200, {HEADER_LENGTH: str(json_length)}, "application/octet-stream")
+
+    async def repository_index(self, _request: Request) -> Response:
+        is_ready = self._service.is_ready
+        entry = {
+            "name": self._service.model_name,
+            "version": MODEL_VERSION,
+            "state": "READY" if is_ready else "UNAVAILABLE",
+            "reason": "" if is_ready else "the model is not ready",
+        }
+        return OIPResponse([entry])
+
+    async def repository_load(self, request: Request) -> Response:
+        self._check_model(request)
+        raise UnsupportedOperationError(no_repository("load"))
+
+    async def repository_unload(self, request: Request) -> Response:
+        self._check_model(request)
+        raise UnsupportedOperationError(no_repository("unload"))
+
+    def _check_model(self, request: Request) -> str | None:
+        """The version in the path, if any. Raises `ModelNotFoundError`."""
+        version: str | None = request.path_params.get("model_version")
+        check_model(self._service, request.path_params["model_name"], version)
+        return version
