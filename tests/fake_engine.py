@@ -22,13 +22,9 @@ from engine.errors import (
 from engine.input_processor import InputProcessor
 from engine.inputs import GenerationRequest
 from engine.messages import FinishReason, LoadProgress, ModelInfo, RawLogprobs, SequenceId, SequenceOutput
+from engine.output.processor import OutputProcessor
 from engine.sampling_params import SamplingParams
 from engine.streams import GenerationStream
-
-try:
-    from engine.output.processor import OutputProcessor
-except ModuleNotFoundError:
-    from tests.interim_output import OutputProcessor
 
 EOS = 256
 BOS = 257
@@ -54,6 +50,15 @@ class FakeTokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else self._special_texts[token_id - 256].encode()
+
+    def first_token_bytes(self, token_id: int) -> bytes:
+        return self.token_bytes(token_id)
+
+    def strip_start(self, data: bytes, limit: int | None = None) -> tuple[bytes, int]:
+        return data, 0
+
+    def __len__(self) -> int:
+        return VOCAB_SIZE
 
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("utf-8", "replace")
@@ -125,6 +130,7 @@ class FakeEngine:
         self.failure: str | None = None
         self.live = True
         self.started = False
+        self.pid: int | None = None
         self.aborted: list[str] = []
         """Ids of the requests that were aborted, in order."""
         self._tokenizer = tokenizer or FakeTokenizer()

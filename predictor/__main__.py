@@ -1,0 +1,33 @@
+"""`python -m predictor`, also installed as `pagedserve`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from engine.errors import StartupError
+from predictor.args import parse_config, usage
+
+USAGE_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serves as the command line says; returns the exit code."""
+    try:
+        config = parse_config(sys.argv[1:] if argv is None else argv, os.environ)
+    except StartupError as error:
+        print(f"pagedserve: {error}\n{usage()}", file=sys.stderr)
+        return USAGE_ERROR
+    # NOTE: importing kserve takes seconds and parses the command line: only after ours is known to be right.
+    from predictor.server import serve
+
+    try:
+        return serve(config)
+    except StartupError as error:
+        print(f"pagedserve: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Command line and environment into one frozen `ServerConfig`. Imports neither kserve nor the engine's model code.
+
+Flags are KServe's style: `--max_model_len 4096`, `--max-model-len=4096`. Each may come from the environment variable
+`PAGEDSERVE_<FLAG>` instead; the command line wins. What is unknown in either is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.metrics import package_version
+from predictor.config import ServerConfig
+from predictor.flags import FLAGS, UNSET_DEFAULTS, Flag
+
+ENV_PREFIX = "PAGEDSERVE_"
+KSERVE_MODEL_MOUNT = Path("/mnt/models")
+"""Where KServe mounts the model; its name says nothing of the model."""
+
+# NOTE: Kubernetes sets such variables in every pod of a namespace that has a Service named pagedserve or pagedserve-*.
+_SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT(_.+)?)|(.*_)?PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?")
+_SERVICE_LINK_VALUE = re.compile(r"(tcp|udp)://.*")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises `ConfigError` instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
+def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfig:
+    """The configuration of this server. Raises `ConfigError`; `--help` and `--version` print and raise `SystemExit`."""
+    given = _from_environment(environ)
+    given.update(vars(_parser().parse_args([_underscored(word) for word in argv])))
+    given["served_model_aliases"] = _aliases(given.get("served_model_aliases", ()))
+    if "model_dir" not in given:
+        from engine.models.demo import demo_model_path
+
+        given["model_dir"] = demo_model_path()
+    elif "model_name" not in given:
+        given["model_name"] = _name_of(Path(given["model_dir"]))
+    of_engine = {f.name for f in fields(EngineConfig)}
+    engine = EngineConfig.from_kwargs(**{k: v for k, v in given.items() if k in of_engine})
+    return ServerConfig(engine=engine, **{k: v for k, v in given.items() if k not in of_engine})
+
+
+def usage() -> str:
+    """The line that a refusal ends with."""
+    return "run `python -m predictor --help` for the flags"
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="pagedserve",
+        description="Serves a large language model over the Open Inference Protocol (REST and gRPC) and OpenAI's API.",
+        epilog=f"Each flag may also be given as an environment variable, such as {ENV_PREFIX}HTTP_PORT=8080; "
+        "the command line wins. Flags may be written with - or _.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--version", action="version", version=f"pagedserve {package_version()}")
+    groups: dict[str, Any] = {}
+    for flag in FLAGS:
+        if flag.group not in groups:
+            groups[flag.group] = parser.add_argument_group(flag.group)
+        # NOTE: `%` starts a format in argparse's help.
+        text = f"{flag.text} (default: {_default_text(flag.name)})".replace("%", "%%")
+        options: dict[str, Any] = {"type": _argparse_type(flag), "help": text, "metavar": flag.metavar}
+        if flag.is_list:
+            options |= {"nargs": "+", "action": "extend"}
+        groups[flag.group].add_argument(f"--{flag.name}", **options)
+    return parser
+
+
+def _argparse_type(flag: Flag) -> Any:
+    def parse(text: str) -> Any:
+        try:
+            return flag.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{error}, got {text!r}") from None
+
+    return parse
+
+
+def _underscored(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value
+
+
+def _default_text(name: str) -> str:
+    if name in UNSET_DEFAULTS:
+        return UNSET_DEFAULTS[name]
+    default = next(f.default for c in (EngineConfig, ServerConfig) for f in fields(c) if f.name == name)
+    assert default is not MISSING
+    return (
+        str(default).lower()
+        if isinstance(default, bool)
+        else f"{default:g}"
+        if isinstance(default, float)
+        else str(default)
+    )
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    by_variable = {ENV_PREFIX + flag.name.upper(): flag for flag in FLAGS}
+    given: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
+            continue
+        flag = by_variable.get(variable)
+        if flag is None:
+            raise ConfigError(f"unknown environment variable {variable}; known are {', '.join(sorted(by_variable))}")
+        try:
+            given[flag.name] = [text] if flag.is_list else flag.parse(text)
+        except ValueError as error:
+            raise ConfigError(f"{variable} {error}, got {text!r}") from None
+    return given
+
+
+def _is_service_link(variable: str, text: str) -> bool:
+    if _SERVICE_LINK.fullmatch(variable) is None:
+        return False
+    own = variable.removeprefix(ENV_PREFIX).lower() in {flag.name for flag in FLAGS}
+    return not own or _SERVICE_LINK_VALUE.fullmatch(text) is not None
+
+
+def _aliases(words: Sequence[str]) -> tuple[str, ...]:
+    """Names given apart or with commas, each once."""
+    return tuple(dict.fromkeys(name for word in words for name in re.split(r"[,\s]+", word) if name))
+
+
+def _name_of(model_dir: Path) -> str:
+    if model_dir == KSERVE_MODEL_MOUNT:
+        return "model"
+    path = model_dir.resolve()
+    return (path.stem if path.suffix == ".gguf" else path.name) or "model"

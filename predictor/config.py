@@ -1,0 +1,69 @@
+"""The server's configuration: frozen, validated once, defaults stated here and in `EngineConfig` only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+
+MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """One server: an engine and how it is reached. Raises `ConfigError` for a value out of range.
+
+    model_name: name on the OIP paths, without a slash. served_model_aliases: further names for OpenAI bodies.
+    http_port, grpc_port: 0 lets the system choose.
+    grpc_max_message_length: bytes of one gRPC message, in and out.
+    max_waiting_requests: sequences that may wait for a place in the batch; max_waiting_tokens: their prompt tokens.
+    drain_timeout: seconds that running requests get to finish at SIGTERM.
+    stall_timeout: seconds without a step, while there is work, after which the server is no longer live.
+    """
+
+    engine: EngineConfig
+    model_name: str = "model"
+    served_model_aliases: tuple[str, ...] = ()
+    http_port: int = 8080
+    grpc_port: int = 8081
+    grpc_max_message_length: int = 8 * 1024 * 1024
+    max_waiting_requests: int = 512
+    max_waiting_tokens: int | None = None
+    drain_timeout: float = 30.0
+    stall_timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        _check_name("model_name", self.model_name)
+        if "/" in self.model_name:
+            # NOTE: OIP's paths carry the name in one segment, which a slash would split.
+            raise ConfigError(
+                f"model_name {self.model_name!r} holds a slash, which no Open Inference Protocol path can carry; "
+                "choose a name without one, and add this one with --served_model_aliases for OpenAI clients"
+            )
+        for alias in self.served_model_aliases:
+            _check_name("served_model_aliases", alias)
+        for name in ("http_port", "grpc_port"):
+            _check_integer(name, getattr(self, name), 0, MAX_PORT)
+        if self.http_port == self.grpc_port != 0:
+            raise ConfigError(f"http_port and grpc_port must differ, both are {self.http_port}")
+        _check_integer("grpc_max_message_length", self.grpc_max_message_length, 1024, 2**31 - 1)
+        _check_integer("max_waiting_requests", self.max_waiting_requests, 1, None)
+        if self.max_waiting_tokens is not None:
+            _check_integer("max_waiting_tokens", self.max_waiting_tokens, 1, None)
+        if not 0 <= self.drain_timeout < float("inf"):
+            raise ConfigError(f"drain_timeout must be 0 or more seconds, got {self.drain_timeout}")
+        if not 0 < self.stall_timeout < float("inf"):
+            raise ConfigError(f"stall_timeout must be more than 0 seconds, got {self.stall_timeout}")
+
+
+def _check_name(name: str, value: str) -> None:
+    if not value or value != value.strip() or not value.isprintable():
+        raise ConfigError(f"{name} must hold non-empty names without surrounding blanks, got {value!r}")
+
+
+def _check_integer(name: str, value: Any, low: int, high: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        bound = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ConfigError(f"{name} must be a whole number {bound}, got {value!r}")

@@ -1,0 +1,53 @@
+"""What a person at the terminal sees: progress while the model loads, and then how to try it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import TextIO
+
+from tqdm import tqdm
+
+from engine.messages import LoadProgress, ModelInfo
+
+logger = logging.getLogger("predictor")
+
+
+class LoadingDisplay:
+    """A progress bar on a terminal; elsewhere one log line a phase."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._phase: str | None = None
+        self._bar: tqdm | None = None
+
+    def show(self, progress: LoadProgress | None) -> None:
+        """Draws the state; cheap when nothing changed."""
+        if progress is None:
+            return
+        if progress.phase != self._phase:
+            self.close()
+            self._phase = progress.phase
+            if self._stream.isatty():
+                self._bar = tqdm(desc=progress.phase, total=progress.total, file=self._stream, leave=True)
+            else:
+                logger.info("Starting: %s", progress.phase)
+        if self._bar is not None:
+            self._bar.update(progress.done - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def ready_text(model_name: str, info: ModelInfo, http_port: int, grpc_port: int) -> str:
+    """The last lines of a start: what is served where, and a command to try it."""
+    body = json.dumps({"model": model_name, "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0})
+    return (
+        f"Serving {model_name} ({info.architecture}, {info.num_parameters / 1e6:.0f} M parameters, {info.dtype} on "
+        f"{info.device}, context {info.max_model_len} tokens, {info.num_blocks} KV blocks of {info.block_size}) "
+        f"on REST port {http_port} and gRPC port {grpc_port}. Try it:\n"
+        f"curl http://localhost:{http_port}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+    )

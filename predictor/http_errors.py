@@ -1,0 +1,106 @@
+"""Errors of the routes that are neither OIP's inference nor OpenAI's: mapped by class, answered as {"error": text}."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from engine.errors import (
+    DeadlineExceededError,
+    OverloadedError,
+    PagedServeError,
+    RequestAbortedError,
+    RequestError,
+    UnavailableError,
+)
+from predictor.disconnect import ClientDisconnectedError
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+class NotServedError(RequestError):
+    """The request names a model that this server does not serve (HTTP 404)."""
+
+    code = "model_not_found"
+
+
+class NotSupportedError(PagedServeError):
+    """A verb of KServe's protocol that this model does not have (HTTP 501)."""
+
+
+STATUSES: tuple[tuple[type[PagedServeError], HTTPStatus], ...] = (
+    (NotServedError, HTTPStatus.NOT_FOUND),
+    (RequestError, HTTPStatus.BAD_REQUEST),
+    (OverloadedError, HTTPStatus.TOO_MANY_REQUESTS),
+    (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (RequestAbortedError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (DeadlineExceededError, HTTPStatus.GATEWAY_TIMEOUT),
+    (NotSupportedError, HTTPStatus.NOT_IMPLEMENTED),
+)
+"""The first class that matches decides."""
+
+
+def status_of(error: PagedServeError) -> HTTPStatus:
+    """HTTP status of an error of the engine or of this package, by its class."""
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def error_headers(error: PagedServeError) -> dict[str, str]:
+    """Retry-After where trying again later, or at another replica, helps."""
+    match error:
+        case OverloadedError():
+            return {"retry-after": str(math.ceil(error.retry_after))}
+        case UnavailableError() | RequestAbortedError():
+            return {"retry-after": "1"}
+        case _:
+            return {}
+
+
+def error_response(error: PagedServeError) -> JSONResponse:
+    """The answer to an error."""
+    return JSONResponse({"error": str(error)}, status_of(error), error_headers(error))
+
+
+def add_exception_handlers(app: FastAPI) -> None:
+    """Answers in JSON for whatever a route did not answer itself, unknown paths included."""
+    handlers: dict[type[Exception], Any] = {
+        PagedServeError: _on_own_error,
+        ClientDisconnectedError: _on_disconnect,
+        ClientDisconnect: _on_disconnect,
+        RequestValidationError: _on_validation_error,
+        HTTPException: _on_http_exception,
+        Exception: _on_unexpected,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+async def _on_own_error(_: Request, error: PagedServeError) -> Response:
+    return error_response(error)
+
+
+async def _on_disconnect(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def _on_validation_error(_: Request, error: RequestValidationError) -> Response:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    return JSONResponse({"error": f"{where}: {first['msg']}" if where else first["msg"]}, HTTPStatus.BAD_REQUEST)
+
+
+async def _on_http_exception(request: Request, error: HTTPException) -> Response:
+    text = f"no route {request.method} {request.url.path}" if error.status_code == 404 else str(error.detail)
+    return JSONResponse({"error": text}, error.status_code, error.headers)
+
+
+async def _on_unexpected(_: Request, __: Exception) -> Response:
+    # NOTE: the exception itself is logged by uvicorn; a client gets no inner details.
+    return JSONResponse({"error": "internal server error"}, HTTPStatus.INTERNAL_SERVER_ERROR)

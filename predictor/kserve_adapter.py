@@ -1,0 +1,128 @@
+"""Every place where we lean on KServe's SDK beyond its documented surface (0.21.0).
+
+Each assumption has a test in tests/predictor/test_kserve_adapter.py, so that a new release shows at once what moved:
+
+1. Importing kserve parses `sys.argv`: it is imported here, with an empty one.
+2. `kserve.model_server.app` is the module-global FastAPI app that its REST server runs.
+3. `ModelServer.start` registers a model only if `ready` is true then, calls its `start()`, and gathers the coroutine
+   of `start_engine()` (where `engine` is true) with the REST server's, in that order.
+4. `ModelServer._rest_server` exists when `start_engine` runs, and has not yet called its `create_application`, which
+   adds KServe's routes, middleware and exception handlers: replaced by nothing, so that only ours are there.
+5. `_rest_server._server` is uvicorn's: its `capture_signals` would close the listener at SIGTERM, `startup` returns
+   when the listener is open, `servers` are asyncio's, and `should_exit` ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+
+@contextlib.contextmanager
+def _empty_argv() -> Iterator[None]:
+    argv, sys.argv = sys.argv, sys.argv[:1]
+    try:
+        yield
+    finally:
+        sys.argv = argv
+
+
+with _empty_argv():
+    import kserve.model_server
+    from kserve import InferInput, InferOutput, InferRequest, InferResponse, Model, ModelServer
+    from kserve.predictor_config import PredictorConfig
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter, FastAPI
+
+__all__ = ["InferInput", "InferOutput", "InferRequest", "InferResponse", "KServeHost", "Model", "mount"]
+
+KEEP_ALIVE_SECONDS = 65
+
+
+def mount(routers: Sequence[APIRouter], add_exception_handlers: Callable[[FastAPI], None]) -> FastAPI:
+    """KServe's app with these routes and nothing else."""
+    app: FastAPI = kserve.model_server.app
+    app.router.routes.clear()
+    app.router.redirect_slashes = False
+    app.user_middleware.clear()
+    app.middleware_stack = None
+    for router in routers:
+        app.include_router(router)
+    add_exception_handlers(app)
+    return app
+
+
+class KServeHost:
+    """One `ModelServer` with one model, whose life is in our hands.
+
+    grace_period: seconds that open HTTP responses get once `stop` has been called.
+    """
+
+    def __init__(self, *, http_port: int, grace_period: int) -> None:
+        self._opened = asyncio.Event()
+        self._server = ModelServer(
+            http_port=http_port,
+            grpc_port=0,
+            workers=1,
+            max_threads=1,
+            max_asyncio_workers=None,
+            registered_models=None,
+            enable_grpc=False,
+            enable_docs_url=False,
+            enable_latency_logging=False,
+            access_log_format=None,
+            event_loop="auto",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            grace_period=grace_period,
+            predictor_config=PredictorConfig(predictor_host=""),
+            ssl_certfile=None,
+            ssl_keyfile=None,
+        )
+
+    def run(self, model: Model, life: Callable[[], Awaitable[None]]) -> None:
+        """Serves `model` until `life`, which runs beside the HTTP server on its event loop, has called `stop`."""
+
+        async def start_engine() -> None:
+            self._take_over()
+            await life()
+
+        model.engine = True
+        model.start_engine = start_engine
+        # NOTE: `asyncio.run` makes its loop by the policy; KServe's and uvicorn's own settings come too late for that.
+        asyncio.set_event_loop_policy(_uvloop_policy())
+        self._server.start([model])
+
+    async def wait_open(self) -> int:
+        """The port, once it is listened to."""
+        await self._opened.wait()
+        return int(self._uvicorn.servers[0].sockets[0].getsockname()[1])
+
+    def stop(self) -> None:
+        """Closes the listener and ends `run` once the open responses have gone out."""
+        self._uvicorn.should_exit = True
+
+    @property
+    def _uvicorn(self) -> Any:
+        return self._server._rest_server._server
+
+    def _take_over(self) -> None:
+        self._server._rest_server.create_application = lambda: None
+        self._uvicorn.capture_signals = contextlib.nullcontext
+        start_up = self._uvicorn.startup
+
+        async def startup(*args: Any, **kwargs: Any) -> None:
+            await start_up(*args, **kwargs)
+            self._opened.set()
+
+        self._uvicorn.startup = startup
+
+
+def _uvloop_policy() -> asyncio.AbstractEventLoopPolicy:
+    import uvloop
+
+    policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
+    return policy

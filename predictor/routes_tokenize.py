@@ -1,0 +1,100 @@
+"""`/tokenize` and `/detokenize`, with the bodies that vLLM's users know."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from engine.errors import InvalidPromptError, RequestError
+from predictor.bodies import read_body
+from predictor.http_errors import NotServedError
+from predictor.service import GenerationService
+
+MAX_CHARACTERS = 16 * 1024 * 1024
+MAX_TOKENS = 4 * 1024 * 1024
+
+
+class TokenizeBody(BaseModel):
+    """A text, or the messages of a chat. `add_special_tokens` is by default true for a text, false for a chat."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: StrictStr | None = None
+    prompt: StrictStr | None = Field(None, max_length=MAX_CHARACTERS)
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    add_special_tokens: StrictBool | None = None
+    add_generation_prompt: StrictBool = True
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    return_token_strs: StrictBool = False
+
+
+class DetokenizeBody(BaseModel):
+    """Token ids."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: StrictStr | None = None
+    tokens: list[StrictInt] = Field(max_length=MAX_TOKENS)
+
+
+def build_router(service: GenerationService) -> APIRouter:
+    """Routes that use the tokenizer only; they answer 503 until the model is loaded."""
+    router = APIRouter(default_response_class=JSONResponse)
+
+    async def tokenize(request: Request) -> JSONResponse:
+        body = await read_body(request, TokenizeBody)
+        _check_model(service, body.model)
+        # NOTE: tokenising a long text takes long enough to be kept off the event loop.
+        tokens = await asyncio.to_thread(_tokenize, service, body)
+        answer = {"count": len(tokens), "max_model_len": service.info.max_model_len, "tokens": tokens}
+        if body.return_token_strs:
+            answer["token_strs"] = [service.tokenizer.token_text(token) for token in tokens]
+        return JSONResponse(answer)
+
+    async def detokenize(request: Request) -> JSONResponse:
+        body = await read_body(request, DetokenizeBody)
+        _check_model(service, body.model)
+        vocab_size = service.info.vocab_size
+        if (wrong := next((token for token in body.tokens if not 0 <= token < vocab_size), None)) is not None:
+            raise InvalidPromptError(f"token id {wrong} is outside the vocabulary (0 to {vocab_size - 1})")
+        prompt = await asyncio.to_thread(service.tokenizer.decode, body.tokens, skip_special_tokens=False)
+        return JSONResponse({"prompt": prompt})
+
+    router.add_api_route("/tokenize", tokenize, methods=["POST"])
+    router.add_api_route("/detokenize", detokenize, methods=["POST"])
+    return router
+
+
+def _tokenize(service: GenerationService, body: TokenizeBody) -> list[int]:
+    tokenizer = service.tokenizer
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("give either prompt or messages", param="prompt")
+    if body.prompt is not None:
+        _check_unicode(body.prompt)
+        return tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    assert body.messages is not None
+    text = tokenizer.apply_chat_template(
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        tools=body.tools,
+        **body.chat_template_kwargs,
+    )
+    return tokenizer.encode(text, add_special_tokens=body.add_special_tokens is True)
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidPromptError(f"the prompt is not valid Unicode text: {error}", param="prompt") from None
+
+
+def _check_model(service: GenerationService, name: str | None) -> None:
+    if name is not None and not service.serves(name):
+        raise NotServedError(f"this server serves {service.model_name!r}, not {name!r}", param="model")

@@ -1,0 +1,99 @@
+"""Puts the server together: the one place that knows every part."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+
+from fastapi import APIRouter
+from prometheus_client import CollectorRegistry
+
+from engine.client import AsyncEngine
+from engine.errors import ConfigError
+from engine.metrics import EngineMetrics
+from predictor import health, routes_metrics, routes_models, routes_tokenize
+from predictor.admission import Admission
+from predictor.config import ServerConfig
+from predictor.http_errors import add_exception_handlers
+from predictor.kserve_adapter import KServeHost, mount
+from predictor.lifecycle import Lifecycle
+from predictor.model import PagedModel
+from predictor.oip import rest
+from predictor.oip.grpc_server import GrpcServer
+from predictor.openai import routes as openai_routes
+from predictor.service import REJECTION_REASONS, GenerationService
+
+HTTP_GRACE_SECONDS = 5
+
+
+def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> int:
+    """Serves until a signal or the engine's death; returns the exit code.
+
+    model_class: `PagedModel`, or a subclass with its own `preprocess` or `postprocess`.
+    Raises `ConfigError` where a port is in use.
+    """
+    for flag, port in (("http_port", config.http_port), ("grpc_port", config.grpc_port)):
+        check_port_free(flag, port)
+    registry = CollectorRegistry()
+    metrics = EngineMetrics(config.model_name, registry, rejection_reasons=REJECTION_REASONS)
+    engine = AsyncEngine(config.engine, metrics)
+    service = build_service(config, engine, metrics)
+    model = model_class(service)
+    mount(build_routers(service, model, registry), add_exception_handlers)
+    host = KServeHost(http_port=config.http_port, grace_period=HTTP_GRACE_SECONDS)
+    _configure_logging()
+    grpc = GrpcServer(service, model, config.grpc_port, max_message_length=config.grpc_max_message_length)
+    lifecycle = Lifecycle(engine, service, host, grpc, drain_timeout=config.drain_timeout)
+    host.run(model, lifecycle.run)
+    return lifecycle.exit_code
+
+
+def build_service(config: ServerConfig, engine: AsyncEngine, metrics: EngineMetrics) -> GenerationService:
+    """The door to `engine`, bounded as `config` says."""
+    admission = Admission(
+        engine, max_waiting_requests=config.max_waiting_requests, max_waiting_tokens=config.max_waiting_tokens
+    )
+    return GenerationService(
+        engine,
+        admission,
+        model_name=config.model_name,
+        aliases=tuple(alias for alias in config.served_model_aliases if alias != config.model_name),
+        stall_timeout=config.stall_timeout,
+        on_rejected=metrics.on_rejected,
+    )
+
+
+def build_routers(service: GenerationService, model: PagedModel, registry: CollectorRegistry) -> list[APIRouter]:
+    """Every HTTP route of the server."""
+    return [
+        health.build_router(service),
+        rest.build_router(service, model),
+        openai_routes.build_router(service),
+        routes_models.build_router(service, model),
+        routes_tokenize.build_router(service),
+        routes_metrics.build_router(registry),
+    ]
+
+
+def check_port_free(flag: str, port: int) -> None:
+    """Raises `ConfigError` where `port` cannot be listened to."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))  # noqa: S104  what the server itself binds
+        except OSError as error:
+            reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise ConfigError(f"port {port} {reason}; choose another one with --{flag}") from None
+
+
+def _configure_logging() -> None:
+    # NOTE: KServe gives handlers to its own and uvicorn's loggers only.
+    for name in ("predictor", "engine"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        if not logger.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            logger.addHandler(handler)
