@@ -29,10 +29,8 @@ from predictor.openai.usage import Usage
 if TYPE_CHECKING:
     from predictor.service import GenerationService
 
-RESERVED_TEMPLATE_NAMES = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "chat_template", "conversation", "tokenize"}
-)
-"""Names of the template call that have their own field, or that a caller may not choose."""
+OWN_FIELDS = frozenset({"add_generation_prompt", "messages", "self", "tools"})
+"""Names that chat_template_kwargs may not hold, as the template call has them already; the tokenizer knows more."""
 
 
 async def create_chat_completion(service: GenerationService, http: Request) -> Response:
@@ -59,16 +57,13 @@ def prompt_ids(service: GenerationService, request: ChatRequest) -> list[int]:
     The template writes the special tokens; the tokenizer adds none unless `add_special_tokens` asks for them.
     Raises `InvalidPromptError` with the template's message where the template refuses the conversation.
     """
-    tokenizer = service.tokenizer
     messages = template_messages(request.messages)
-    if not tokenizer.has_chat_template:
-        raise InvalidPromptError("this model has no chat template: use /v1/completions with a prompt", param="messages")
     extra = request.chat_template_kwargs or {}
-    if taken := sorted(RESERVED_TEMPLATE_NAMES & extra.keys()):
+    if taken := sorted(OWN_FIELDS & extra.keys()):
         raise InvalidParameterError(
             f"chat_template_kwargs must not hold {', '.join(taken)}", param="chat_template_kwargs"
         )
-    text = tokenizer.apply_chat_template(
+    text = service.tokenizer.apply_chat_template(
         messages, add_generation_prompt=request.add_generation_prompt is not False, **extra
     )
     return encode_text(service, text, add_special_tokens=bool(request.add_special_tokens))

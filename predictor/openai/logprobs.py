@@ -15,7 +15,7 @@ def completion_logprobs(positions: Sequence[PositionLogprobs]) -> dict[str, Any]
     every case. text_offset[i] counts characters from the start of the choice's text.
     """
     return {
-        "tokens": [_legacy_text(p.sampled) for p in positions],
+        "tokens": [p.sampled.token for p in positions],
         "token_logprobs": [p.sampled.logprob for p in positions],
         "top_logprobs": [_top_by_text(p) for p in positions],
         "text_offset": [p.text_offset for p in positions],
@@ -31,26 +31,12 @@ def chat_logprobs(positions: Sequence[PositionLogprobs]) -> dict[str, Any]:
 
 
 def _entry(token: TokenLogprob) -> dict[str, Any]:
-    return {"token": _escaped(token) or token.token, "logprob": token.logprob, "bytes": list(token.bytes)}
+    return {"token": token.token, "logprob": token.logprob, "bytes": list(token.bytes)}
 
 
 def _top_by_text(position: PositionLogprobs) -> dict[str, float]:
     top: dict[str, float] = {}
     for token in (*position.top, position.sampled):
         # NOTE: two ids may have one text; the more likely one comes first and stays.
-        top.setdefault(_legacy_text(token), token.logprob)
+        top.setdefault(token.token, token.logprob)
     return top
-
-
-def _legacy_text(token: TokenLogprob) -> str:
-    escaped = _escaped(token)
-    return f"bytes:{escaped}" if escaped else token.token
-
-
-def _escaped(token: TokenLogprob) -> str | None:
-    r"""`\xc4`-style text of a token that is no whole character by itself, as OpenAI shows it; else None."""
-    try:
-        token.bytes.decode()
-    except UnicodeDecodeError:
-        return "".join(f"\\x{byte:02x}" for byte in token.bytes)
-    return None
