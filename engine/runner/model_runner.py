@@ -1,0 +1,152 @@
+"""Runs the model for the engine core."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import torch
+
+from engine.config import EngineConfig
+from engine.core.ids import BlockId
+from engine.core.plan import ScheduledSequence, StepPlan, StepResult
+from engine.core.request import Request
+from engine.layers.attention import KVCache
+from engine.layers.torch_attention import TorchAttention
+from engine.messages import AddSequence, LoadProgress, ModelInfo, RawLogprobs, SequenceId
+from engine.models.registry import LoadedModel, load_model
+from engine.runner.cpu import usable_cpus
+from engine.runner.memory import available_memory, block_bytes, choose_max_model_len, choose_num_blocks
+from engine.runner.rows import RowTable
+from engine.runner.step_inputs import build_step_inputs
+from engine.sampling.sampler import Sampler
+from engine.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+MAX_WARM_UP_TOKENS = 512
+"""Bounds the warm-up on the CPU, where it serves to touch the weights and compile kernels, and costs start time."""
+
+
+class ModelRunner:
+    """The model, its KV cache and its rows: the `Runner` of the engine core.
+
+    info: what the front needs to know of the model. One thread at a time may use a runner.
+    """
+
+    def __init__(self, config: EngineConfig, progress: Callable[[LoadProgress], None]) -> None:
+        """Loads the model, runs it once, and allocates the KV pool from the memory then left.
+
+        Raises `ModelLoadError` for a model that cannot be served and `ConfigError` for bounds that cannot be met.
+        """
+        torch.set_num_threads(config.num_threads or usable_cpus())
+        dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
+        loaded = load_model(
+            config.model_dir,
+            dtype,
+            TorchAttention(),
+            lambda phase, done, total: progress(LoadProgress(phase, done, total)),
+            max_model_len=config.max_model_len,
+        )
+        self._model = loaded.model
+        self._block_size = config.block_size
+        self._sampler = Sampler(loaded.config.vocab_size, loaded.config.eos_token_ids)
+
+        progress(LoadProgress("warming up", 0, 1))
+        self._warm_up(loaded, min(config.max_num_batched_tokens, MAX_WARM_UP_TOKENS))
+        progress(LoadProgress("warming up", 1, 1))
+
+        shape = (config.block_size, loaded.config.num_kv_heads, loaded.config.head_dim)
+        bytes_per_block = block_bytes(loaded.config.num_layers, *shape, loaded.dtype.itemsize)
+        num_blocks = choose_num_blocks(config, bytes_per_block, available_memory())
+        max_model_len = choose_max_model_len(config, loaded.config.max_position_embeddings, num_blocks)
+        self._caches = _allocate_caches(loaded, num_blocks, config.block_size)
+        self._rows = RowTable(config.max_num_seqs, -(-max_model_len // config.block_size))
+        self.info = ModelInfo(
+            architecture=loaded.config.architecture,
+            vocab_size=loaded.config.vocab_size,
+            max_model_len=max_model_len,
+            eos_token_ids=loaded.config.eos_token_ids,
+            block_size=config.block_size,
+            num_blocks=num_blocks,
+            dtype=str(loaded.dtype).removeprefix("torch."),
+            device="cpu",
+            num_parameters=loaded.num_parameters,
+        )
+        logger.info(
+            "KV pool: %d blocks of %d tokens, %.0f MiB; max_model_len %d; %s; %d threads",
+            num_blocks,
+            config.block_size,
+            num_blocks * bytes_per_block / (1 << 20),
+            max_model_len,
+            self.info.dtype,
+            torch.get_num_threads(),
+        )
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """One forward over the plan's tokens, prefill chunks and decodes alike, and one sampling call."""
+        self._rows.remove(plan.removed)
+        return self._run(plan.scheduled, self._rows, self._caches)
+
+    def _run(self, scheduled: tuple[ScheduledSequence, ...], rows: RowTable, caches: tuple[KVCache, ...]) -> StepResult:
+        token_ids: list[tuple[int, ...]] = [()] * len(scheduled)
+        logprobs: list[tuple[RawLogprobs, ...] | None] = [None] * len(scheduled)
+        if not scheduled:
+            return StepResult((), ())
+        inputs = build_step_inputs(scheduled, rows, self._block_size)
+        hidden = self._model.forward(inputs.input_ids, inputs.positions, caches, inputs.metadata)
+        if inputs.sample_rows:
+            if inputs.sample_indices is not None:
+                hidden = hidden.index_select(0, inputs.sample_indices)
+            logits = self._model.logits(hidden)
+            sampled = self._sampler.sample(logits, [row.sampling for row in inputs.sample_rows])
+            rows.note_tokens(inputs.sample_rows, sampled.token_ids)
+            for place, token_id, entry in zip(inputs.sample_places, sampled.token_ids, sampled.logprobs, strict=True):
+                token_ids[place] = (token_id,)
+                logprobs[place] = None if entry is None else (entry,)
+        return StepResult(tuple(token_ids), tuple(logprobs))
+
+    @torch.inference_mode()
+    def _warm_up(self, loaded: LoadedModel, num_tokens: int) -> None:
+        """Prompts of `num_tokens` tokens in all, then a decode of each, on a cache of their own."""
+        context = loaded.model.max_positions
+        requests = list(_warm_up_requests(num_tokens, context, self._block_size))
+        num_blocks = sum(len(request.block_ids) for request in requests)
+        caches = _allocate_caches(loaded, num_blocks, self._block_size)
+        rows = RowTable(len(requests), max(len(request.block_ids) for request in requests))
+        prefill = tuple(ScheduledSequence(r, 0, r.num_tokens, samples=True) for r in requests)
+        result = self._run(prefill, rows, caches)
+        for request, (token_id,) in zip(requests, result.token_ids, strict=True):
+            request.token_ids.append(token_id)
+        fitting = (r for r in requests if r.num_tokens <= context)
+        decode = tuple(ScheduledSequence(r, r.num_tokens - 1, 1, samples=True) for r in fitting)
+        self._run(decode[:1], rows, caches)
+        self._run(decode, rows, caches)
+
+
+def _allocate_caches(loaded: LoadedModel, num_blocks: int, block_size: int) -> tuple[KVCache, ...]:
+    """Zeroed caches, one a layer, of `num_blocks` blocks and the dummy block.
+
+    NOTE: zeroed memory of this size comes from the system untouched, so the pool takes real memory only as it fills.
+    """
+    shape = (num_blocks + 1, block_size, loaded.config.num_kv_heads, loaded.config.head_dim)
+    return tuple(
+        KVCache(torch.zeros(shape, dtype=loaded.dtype), torch.zeros(shape, dtype=loaded.dtype))
+        for _ in range(loaded.config.num_layers)
+    )
+
+
+def _warm_up_requests(num_tokens: int, context: int, block_size: int) -> Iterator[Request]:
+    """Prompts as long as the context allows, each with blocks for one token more."""
+    next_block = 1
+    longest = max(1, context - 1)
+    for serial, first in enumerate(range(0, num_tokens, longest)):
+        length = min(longest, num_tokens - first)
+        params = SamplingParams(temperature=0.0)
+        message = AddSequence(SequenceId(f"warm-up/{serial}"), (0,) * length, params, 0, 0, 0.0)
+        request = Request(message, serial)
+        num_blocks = -(-(length + 1) // block_size)
+        request.block_ids = [BlockId(i) for i in range(next_block, next_block + num_blocks)]
+        next_block += num_blocks
+        yield request
