@@ -24,8 +24,8 @@ class WeightSource(Protocol):
         """Shape of every tensor by Hugging Face's name (a name of its own where the file has one that maps to none)."""
         ...
 
-    def load(self, name: str) -> torch.Tensor:
-        """One tensor in a floating-point dtype, on the CPU. Raises `ModelLoadError` for one that cannot be decoded."""
+    def read_into(self, name: str, out: torch.Tensor) -> None:
+        """Writes one tensor into `out`, of the same shape and any floating-point dtype, on the CPU."""
         ...
 
 
@@ -71,7 +71,7 @@ class WeightLoader:
         rows = [self._shapes[name][0] for name in names]
         fused = torch.empty((sum(rows), *self._shapes[names[0]][1:]), dtype=self._dtype)
         for name, part in zip(names, torch.split(fused, rows), strict=True):
-            part.copy_(self._source.load(name))
+            self._source.read_into(name, part)
             self._done += 1
             self._report()
         return fused

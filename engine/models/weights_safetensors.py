@@ -42,9 +42,8 @@ class SafetensorsSource:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes
 
-    def load(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._handles[name].get_tensor(name)
-        return tensor
+    def read_into(self, name: str, out: torch.Tensor) -> None:
+        out.copy_(self._handles[name].get_tensor(name))
 
 
 def _files(folder: Path) -> dict[Path, set[str]]:
