@@ -36,11 +36,21 @@ async def test_every_delta_comes_once_and_in_order(prompts: list[str], n: int) -
 
 async def test_an_error_comes_after_the_deltas_before_it() -> None:
     engine = FakeEngine(fail_after=2)
-    feed = DeltaFeed(submit(engine, ["a", "b"]))
+    feed = DeltaFeed(submit(engine, ["a"], n=2))
     texts: dict[int, str] = {}
     with pytest.raises(EngineDeadError):
         await drain(feed, texts)
-    assert "He" in texts.values()
+    assert texts == {0: "He", 1: "He"}
+
+
+async def test_one_failing_stream_ends_the_feed() -> None:
+    engine = FakeEngine(pause_after=1)
+    streams = submit(engine, ["a", "b"])
+    feed = DeltaFeed(streams)
+    await feed.next_batch()
+    streams[1].fail(EngineDeadError("gone"))
+    with pytest.raises(EngineDeadError, match="gone"):
+        await drain(feed, {})
 
 
 async def test_close_aborts_what_runs_and_ends_the_tasks() -> None:
