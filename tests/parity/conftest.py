@@ -1,0 +1,15 @@
+"""One thread and quiet transformers for the parity tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_and_single_threaded() -> None:
+    from transformers.utils import logging
+
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
