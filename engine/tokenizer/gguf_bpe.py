@@ -17,6 +17,11 @@ _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3_SPLIT = rf"{_WORDS}|\p{{N}}{{1,3}}|{_REST}"
 QWEN2_SPLIT = rf"{_WORDS}|\p{{N}}|{_REST}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN_SPLIT = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ GPT2 = PreTokenizer(split=GPT2_SPLIT)
 DIGITS = PreTokenizer(split=GPT2_SPLIT, single_digits=True)
 LLAMA3 = PreTokenizer(split=LLAMA3_SPLIT, ignore_merges=True, add_bos=True)
 QWEN2 = PreTokenizer(split=QWEN2_SPLIT, nfc=True)
+TEKKEN = PreTokenizer(split=TEKKEN_SPLIT, ignore_merges=True)
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "default": GPT2,
@@ -55,6 +61,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "falcon3": LLAMA3,
     "qwen2": QWEN2,
     "deepseek-r1-qwen": QWEN2,
+    "tekken": TEKKEN,
 }
 
 
