@@ -55,7 +55,7 @@ class EngineCore:
                 f" {info.block_size}, and the pool has {info.num_blocks}; lower max_model_len or give the KV pool more"
                 " memory"
             )
-        self._max_model_len = info.max_model_len
+        self.info = info
         self._runner = runner
         self._clock = clock
         self._scheduler = Scheduler(
@@ -137,7 +137,7 @@ class EngineCore:
 
     def _add(self, message: AddSequence) -> None:
         # NOTE: the front refuses these with a named error; here they only must not hurt the other sequences.
-        if not 0 < len(message.prompt_token_ids) < self._max_model_len:
+        if not 0 < len(message.prompt_token_ids) < self.info.max_model_len:
             self._pending.append(SequenceOutput(message.sequence_id, (), finish_reason="error"))
             return
         self._scheduler.add(Request(message, serial=self._num_added))

@@ -114,7 +114,6 @@ class Scheduler:
         # just other distances between the two.
         budget = self._max_num_batched_tokens
         scheduled: list[ScheduledSequence] = []
-        preemptions_before = self.preemptions_total
 
         # NOTE: a victim comes from the end of the list, and what is planned already stands before `position`. So what a
         # step plans is never taken back, and a block that became findable in this step does get filled by it.
@@ -127,11 +126,10 @@ class Scheduler:
                 budget -= num_new
                 position += 1
 
-        # NOTE: nobody is admitted into blocks that were just taken from a victim. And with budget left every running
-        # request got all it wanted: no prompt is half computed while the next one is admitted, so that the blocks that
-        # admission finds available are promised to nobody.
-        may_admit = self.preemptions_total == preemptions_before
-        while may_admit and budget > 0 and len(self._running) < self._max_num_seqs:
+        # NOTE: with budget left every running request got all it wanted: no prompt is half computed while the next one
+        # is admitted, so the blocks that admission finds available are promised to nobody. A victim of this step is
+        # not admitted again in it: it would need more blocks than it gave back, and a part of those is taken.
+        while budget > 0 and len(self._running) < self._max_num_seqs:
             admitted = self._admit_next()
             if admitted is None:
                 break

@@ -1,0 +1,199 @@
+"""What the tests of the core share: requests, a runner whose KV cache notices wrong sharing, and a plain loop."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.config import EngineConfig
+from engine.core.block_pool import BlockPool
+from engine.core.engine_core import EngineCore
+from engine.core.finish import FinishRules
+from engine.core.plan import ScheduledSequence, StepPlan, StepResult
+from engine.core.policy import AgingPolicy
+from engine.core.request import Request
+from engine.core.scheduler import Scheduler
+from engine.messages import AddSequence, ModelInfo, SequenceId, SequenceOutput
+from engine.sampling_params import SamplingParams
+
+
+def next_token(history: Sequence[int], vocab_size: int) -> int:
+    """The fake model: its greedy token is a pure function of all tokens before it."""
+    return zlib.crc32(array("q", history).tobytes()) % vocab_size
+
+
+def run_alone(
+    prompt: Sequence[int], params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int], max_model_len: int
+) -> tuple[list[int], str]:
+    """Output tokens and finish reason of a prompt by the plainest loop there is: no pool, no batch, no steps."""
+    tokens = list(prompt)
+    while True:
+        token = next_token(tokens, vocab_size)
+        tokens.append(token)
+        output = tokens[len(prompt) :]
+        stops = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_token_ids))
+        if token in stops and len(output) >= params.min_tokens:
+            return output, "stop"
+        if len(output) == params.max_tokens or len(tokens) == max_model_len:
+            return output, "length"
+
+
+def add_message(name: str, prompt: Iterable[int], *, arrival_time: float = 0.0, **params: object) -> AddSequence:
+    sampling = SamplingParams(**{"temperature": 0.0, **params})  # type: ignore[arg-type]
+    return AddSequence(SequenceId(name), tuple(prompt), sampling, seed=0, index=0, arrival_time=arrival_time)
+
+
+def make_request(name: str, prompt: Iterable[int], *, serial: int = 0, **kwargs: object) -> Request:
+    return Request(add_message(name, prompt, **kwargs), serial)  # type: ignore[arg-type]
+
+
+def make_scheduler(
+    num_blocks: int = 64,
+    block_size: int = 4,
+    *,
+    max_num_seqs: int = 16,
+    max_num_batched_tokens: int = 64,
+    max_model_len: int = 200,
+    eos_token_ids: Sequence[int] = (),
+    aging_seconds: float = 10.0,
+    enable_prefix_caching: bool = True,
+) -> tuple[Scheduler, BlockPool]:
+    pool = BlockPool(num_blocks, block_size, enable_prefix_caching)
+    scheduler = Scheduler(
+        pool,
+        AgingPolicy(aging_seconds),
+        FinishRules(eos_token_ids, max_model_len),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    return scheduler, pool
+
+
+def make_info(num_blocks: int, block_size: int, max_model_len: int, eos_token_ids: Sequence[int] = ()) -> ModelInfo:
+    return ModelInfo(
+        architecture="Fake",
+        vocab_size=1000,
+        max_model_len=max_model_len,
+        eos_token_ids=tuple(eos_token_ids),
+        block_size=block_size,
+        num_blocks=num_blocks,
+        dtype="float32",
+        device="cpu",
+        num_parameters=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a slot of the fake KV cache holds."""
+
+    position: int
+    token_id: int
+    generation: int
+
+
+@dataclass(slots=True)
+class Row:
+    """The runner's state of a sequence between its first step and its removal."""
+
+    request: Request
+    next_start: int
+    generation: int
+
+
+class PagedFakeRunner:
+    """A runner without a model but with a KV cache, which it fills and reads as attention does.
+
+    First the slots of the whole batch are written, then each sequence reads its history through its block table; the
+    next token depends on what was read there, not on what the request claims. So a block that is shared wrongly,
+    reused too early or never filled changes the output or fails the check here.
+    """
+
+    def __init__(self, block_size: int, vocab_size: int = 1000, tokens_a_step: Callable[[], int] = lambda: 1) -> None:
+        self.block_size = block_size
+        self.vocab_size = vocab_size
+        self.tokens_a_step = tokens_a_step
+        self.generation = 0
+        """Stands for the weights: cells of different generations must not meet in a sequence begun after a reset."""
+        self.cells: dict[int, Cell] = {}
+        self.rows: dict[SequenceId, Row] = {}
+        self.plans: list[StepPlan] = []
+        self.num_computed = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        for sequence_id in plan.removed:
+            del self.rows[sequence_id]
+        for item in plan.scheduled:
+            self._write(item)
+        token_ids = tuple(self._read_and_sample(item) for item in plan.scheduled)
+        return StepResult(token_ids, (None,) * len(token_ids))
+
+    def _slot(self, request: Request, position: int) -> int:
+        block_id = request.block_ids[position // self.block_size]
+        assert block_id != 0, "the dummy block was handed out"
+        return block_id * self.block_size + position % self.block_size
+
+    def _write(self, item: ScheduledSequence) -> None:
+        request, end = item.request, item.start + item.num_new_tokens
+        row = self.rows.setdefault(request.sequence_id, Row(request, item.start, self.generation))
+        assert row.request is request, "an old row was not removed"
+        assert row.next_start == item.start, "a sequence went on elsewhere than it stopped"
+        row.next_start = end
+        for position in range(item.start, end):
+            cell = Cell(position, request.token_ids[position], self.generation)
+            self.cells[self._slot(request, position)] = cell
+            self.num_computed += 1
+
+    def _read_and_sample(self, item: ScheduledSequence) -> tuple[int, ...]:
+        request, end = item.request, item.start + item.num_new_tokens
+        cells = [self.cells[self._slot(request, position)] for position in range(end)]
+        assert [c.position for c in cells] == list(range(end)), f"{request} reads KV of other positions"
+        history = [c.token_id for c in cells]
+        assert history == request.token_ids[:end], f"{request} reads KV of other tokens"
+        assert min(c.generation for c in cells) >= self.rows[request.sequence_id].generation, (
+            f"{request} reads KV from before a reset"
+        )
+        if not item.samples:
+            return ()
+        for _ in range(self.tokens_a_step()):
+            history.append(next_token(history, self.vocab_size))
+        return tuple(history[end:])
+
+
+def make_core(
+    num_blocks: int = 64,
+    block_size: int = 4,
+    *,
+    max_model_len: int = 200,
+    eos_token_ids: Sequence[int] = (),
+    vocab_size: int = 1000,
+    **config: object,
+) -> tuple[EngineCore, PagedFakeRunner]:
+    runner = PagedFakeRunner(block_size, vocab_size)
+    core = EngineCore(
+        EngineConfig.from_kwargs(model_dir="unused", **config),
+        make_info(num_blocks, block_size, max_model_len, eos_token_ids),
+        runner,
+    )
+    return core, runner
+
+
+def step(scheduler: Scheduler, runner: PagedFakeRunner) -> list[SequenceOutput]:
+    outputs = scheduler.update(plan := scheduler.schedule(), runner.execute(plan))
+    scheduler.check_integrity()
+    return outputs
+
+
+def run_to_end(core: EngineCore, max_steps: int = 10_000) -> dict[str, list[int]]:
+    """Steps until no work is left; output tokens by sequence."""
+    tokens: dict[str, list[int]] = {}
+    for _ in range(max_steps):
+        if not core.has_work():
+            return tokens
+        for output in core.step().outputs:
+            tokens.setdefault(output.sequence_id, []).extend(output.token_ids)
+        core.check_integrity()
+    raise AssertionError("the engine does not come to an end")
