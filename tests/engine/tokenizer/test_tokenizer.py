@@ -12,6 +12,7 @@ from tokenizers import processors
 
 from engine.errors import InvalidPromptError, ModelLoadError
 from engine.tokenizer import Tokenizer
+from tests.engine.tokenizer.test_gguf import byte_level_file
 from tests.engine.tokenizer.vocabularies import byte_fallback, byte_level, byte_level_backend, save_folder, tokenizer_of
 
 TEXTS = [
@@ -167,13 +168,15 @@ class TestChatTemplate:
 
 
 def test_loading_and_using_a_tokenizer_leaves_torch_out(tmp_path: Path) -> None:
-    save_folder(tmp_path, byte_level_backend(), chat_template=ALTERNATING)
+    save_folder(tmp_path / "folder", byte_level_backend(), chat_template=ALTERNATING)
+    byte_level_file(tmp_path / "m.gguf", "smollm", chat_template=ALTERNATING)
     code = (
         "import sys; from pathlib import Path\n"
         "from engine.tokenizer import Tokenizer\n"
         "from engine.output.processor import OutputProcessor\n"
-        "t = Tokenizer.load(Path(sys.argv[1])); OutputProcessor(t)\n"
-        "t.decode(t.encode(t.apply_chat_template([{'role': 'user', 'content': 'x'}])))\n"
+        "for name in ('folder', 'm.gguf'):\n"
+        "    t = Tokenizer.load(Path(sys.argv[1]) / name); OutputProcessor(t)\n"
+        "    t.decode(t.encode(t.apply_chat_template([{'role': 'user', 'content': 'x'}])))\n"
         "print([m for m in ('torch', 'gguf', 'zmq', 'msgspec') if m in sys.modules])"
     )
     root = Path(__file__).parents[3]
