@@ -53,13 +53,8 @@ class Envelope:
         return f"{self.prefix}-{self.request_id}"
 
     def engine_ids(self, count: int) -> list[str]:
-        """Ids of the `count` engine requests of this response.
-
-        NOTE: clients and proxies send the same x-request-id again when they retry, so the engine's ids, which must be
-        unique among requests in flight, get a suffix of our own.
-        """
-        suffix = secrets.token_hex(4)
-        return [f"{self.id}-{suffix}-{k}" for k in range(count)]
+        """Ids for the `count` engine requests of this response; the service makes them unique."""
+        return [self.id] if count == 1 else [f"{self.id}-{k}" for k in range(count)]
 
     def as_dict(self, kind: str) -> dict[str, Any]:
         """The common fields of a response object of type `kind`."""

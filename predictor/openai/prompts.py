@@ -40,9 +40,10 @@ def encode_text(service: GenerationService, text: str, *, add_special_tokens: bo
 
 
 def prompt_text(service: GenerationService, prompt: Prompt) -> str:
-    """The prompt as text, special tokens included. The text is empty where the door will refuse an id."""
+    """The prompt as text, special tokens included; empty where the door will refuse the ids."""
     if isinstance(prompt, str):
         return prompt
-    if not all(0 <= token_id < service.info.vocab_size for token_id in prompt):
+    info = service.info
+    if len(prompt) > info.max_model_len or not all(0 <= token_id < info.vocab_size for token_id in prompt):
         return ""
     return service.tokenizer.decode(prompt, skip_special_tokens=False)

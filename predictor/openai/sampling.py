@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from engine.errors import InvalidParameterError
-from engine.sampling_params import MAX_LOGPROBS, SamplingParams
+from engine.sampling_params import MAX_LOGPROBS, MAX_N, SamplingParams
 from predictor.openai.types import ChatRequest, CommonRequest, CompletionRequest
 
 PLAIN_FIELDS = (
@@ -41,6 +41,9 @@ def completion_params(request: CompletionRequest) -> SamplingParams:
     """
     n = 1 if request.n is None else request.n
     best_of = n if request.best_of is None else request.best_of
+    if best_of > MAX_N:
+        name = "n" if request.best_of is None else "best_of"
+        raise InvalidParameterError(f"{name} must be between 1 and {MAX_N}, got {best_of}", param=name)
     if best_of < n:
         raise InvalidParameterError(f"best_of ({best_of}) must not be smaller than n ({n})", param="best_of")
     if best_of > n and request.stream:
