@@ -13,9 +13,22 @@ from engine.errors import RequestError
 B = TypeVar("B", bound=BaseModel)
 
 
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+class BodyTooLargeError(RequestError):
+    """The body is over the bound (HTTP 413)."""
+
+    code = "request_too_large"
+
+
 async def read_json(request: Request) -> Any:
     """The body as a JSON value. Raises `RequestError`."""
-    body = await request.body()
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise BodyTooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -20,6 +20,7 @@ from engine.errors import (
     RequestError,
     UnavailableError,
 )
+from predictor.bodies import BodyTooLargeError
 from predictor.disconnect import ClientDisconnectedError
 
 CLIENT_CLOSED_REQUEST = 499
@@ -37,6 +38,7 @@ class NotSupportedError(PagedServeError):
 
 STATUSES: tuple[tuple[type[PagedServeError], HTTPStatus], ...] = (
     (NotServedError, HTTPStatus.NOT_FOUND),
+    (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (RequestError, HTTPStatus.BAD_REQUEST),
     (OverloadedError, HTTPStatus.TOO_MANY_REQUESTS),
     (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),

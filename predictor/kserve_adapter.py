@@ -8,7 +8,8 @@ Each assumption has a test in tests/predictor/test_kserve_adapter.py, so that a 
    of `start_engine()` (where `engine` is true) with the REST server's, in that order.
 4. `ModelServer._rest_server` exists when `start_engine` runs, and has not yet called its `create_application`, which
    adds KServe's routes, middleware and exception handlers: replaced by nothing, so that only ours are there.
-5. `_rest_server._server` is uvicorn's: its `capture_signals` would close the listener at SIGTERM, `startup` returns
+5. `ModelServer.setup_event_loop` sets up a loop that never runs: replaced by nothing. `asyncio.run` makes the loop.
+6. `_rest_server._server` is uvicorn's: its `capture_signals` would close the listener at SIGTERM, `startup` returns
    when the listener is open, `servers` are asyncio's, and `should_exit` ends it.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,9 @@ def _empty_argv() -> Iterator[None]:
     finally:
         sys.argv = argv
 
+
+# NOTE: the engine process is an exec, not a fork that goes on: gRPC's fork handlers have nothing to do, and say so.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 with _empty_argv():
     import kserve.model_server
@@ -94,6 +99,7 @@ class KServeHost:
         model.start_engine = start_engine
         # NOTE: `asyncio.run` makes its loop by the policy; KServe's and uvicorn's own settings come too late for that.
         asyncio.set_event_loop_policy(_uvloop_policy())
+        self._server.setup_event_loop = lambda: None
         self._server.start([model])
 
     async def wait_open(self) -> int:

@@ -143,7 +143,7 @@ class Lifecycle:
     async def _linger(self, asked: asyncio.Task[None]) -> None:
         """The engine is dead: says so for a while to whoever asks, and then the process is to be restarted."""
         self.exit_code = 1
-        failure = self._engine.failure or "no reason given"
+        failure = (self._engine.failure or "no reason given").splitlines()[0]
         if not self._was_ready:
             logger.error("The model cannot be served: %s", failure)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,10 @@ from engine.errors import (
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from engine.tokenizer import Tokenizer
-
     from engine.client import AsyncEngine
     from engine.messages import ModelInfo
     from engine.streams import GenerationStream
+    from engine.tokenizer import Tokenizer
     from predictor.admission import Admission
 
 REJECTION_REASONS = ("waiting_requests", "waiting_tokens", "loading", "draining", "dead")
@@ -51,6 +51,7 @@ class GenerationService:
         self.stall_timeout = stall_timeout
         self._on_rejected = on_rejected
         self._draining = False
+        self._serial = itertools.count()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -114,7 +115,8 @@ class GenerationService:
     ) -> list[GenerationStream]:
         """Starts one request a prompt, all or none, by one admission decision. Raises as `submit`.
 
-        params: one for all prompts, or one a prompt. request_ids: one a prompt, None for a new one.
+        params: one for all prompts, or one a prompt. request_ids: what the engine's ids begin with, one a prompt; they
+        need not differ. None gives a random one.
         """
         every = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         ids = [None] * len(prompts) if request_ids is None else list(request_ids)
@@ -122,7 +124,7 @@ class GenerationService:
         try:
             self.check_available()
             requests = [
-                self.engine.prepare(prompt, one, request_id=request_id, deadline=deadline)
+                self.engine.prepare(prompt, one, request_id=self._unique(request_id), deadline=deadline)
                 for prompt, one, request_id in zip(prompts, every, ids, strict=True)
             ]
             self.admission.check(requests)
@@ -139,6 +141,10 @@ class GenerationService:
                 stream.abort()
             raise
         return streams
+
+    def _unique(self, request_id: str | None) -> str | None:
+        # NOTE: callers choose their ids, and two may choose the same; inside the engine each names one request.
+        return None if request_id is None else f"{request_id}.{next(self._serial)}"
 
     def _check_phase(self) -> None:
         phase = self.engine.phase

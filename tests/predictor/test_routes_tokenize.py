@@ -1,0 +1,60 @@
+"""`/tokenize` and `/detokenize`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fake_engine import FakeEngine
+
+
+async def test_a_text_there_and_back(make_app) -> None:
+    client = make_app().client
+    body = (await client.post("/tokenize", {"prompt": "Aď"})).json
+    assert body == {"count": 3, "max_model_len": 256, "tokens": [65, 0xC4, 0x8F]}
+    assert (await client.post("/detokenize", {"tokens": body["tokens"]})).json == {"prompt": "Aď"}
+
+
+async def test_special_tokens_are_shown(make_app) -> None:
+    assert (await make_app().client.post("/detokenize", {"tokens": [65, 256]})).json == {"prompt": "A<eos>"}
+
+
+async def test_token_texts(make_app) -> None:
+    body = (await make_app().client.post("/tokenize", {"prompt": "Hi", "return_token_strs": True})).json
+    assert body["token_strs"] == ["H", "i"]
+
+
+async def test_messages(make_app) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    body = (await make_app().client.post("/tokenize", {"messages": messages, "model": "org/alias"})).json
+    assert bytes(body["tokens"]) == b"<user>Hi\n<assistant>"
+    body = (await make_app().client.post("/tokenize", {"messages": messages, "add_generation_prompt": False})).json
+    assert bytes(body["tokens"]) == b"<user>Hi\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/tokenize", {}, 400, "either prompt or messages"),
+        ("/tokenize", {"prompt": "a", "messages": []}, 400, "either prompt or messages"),
+        ("/tokenize", {"prompt": 3}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a", "extra": 1}, 400, "extra"),
+        ("/tokenize", {"prompt": "a", "model": "other"}, 404, "other"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "a"}] * 2}, 400, "must alternate"),
+        ("/tokenize", b'"\\ud800"', 400, "JSON"),
+        ("/detokenize", {"tokens": [5, 999999]}, 400, "999999"),
+        ("/detokenize", {"tokens": [-1]}, 400, "-1"),
+        ("/detokenize", {"tokens": ["a"]}, 400, "tokens.0"),
+        ("/detokenize", {}, 400, "tokens"),
+        ("/detokenize", b"nonsense", 400, "JSON"),
+    ],
+)
+async def test_refusals(make_app, path: str, body: object, status: int, message: str) -> None:
+    answer = await make_app().client.post(path, body)
+    assert answer.status == status
+    assert message in answer.json["error"]
+
+
+async def test_not_before_the_model_is_loaded(make_app) -> None:
+    client = make_app(FakeEngine(phase="loading")).client
+    assert (await client.post("/tokenize", {"prompt": "a"})).status == 503
+    assert (await client.post("/detokenize", {"tokens": [1]})).status == 503
