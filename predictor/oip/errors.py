@@ -6,8 +6,8 @@ import logging
 import math
 
 import grpc
-from kserve.errors import InvalidInput
 
+import predictor.kserve_adapter  # noqa: F401  NOTE: imports kserve with an empty argv; nothing may import it before
 from engine.errors import (
     DeadlineExceededError,
     OverloadedError,
@@ -16,6 +16,9 @@ from engine.errors import (
     RequestError,
     UnavailableError,
 )
+
+# isort: split
+from kserve.errors import InvalidInput
 
 logger = logging.getLogger(__name__)
 

@@ -36,8 +36,8 @@ Unary = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]
 class GrpcServer:
     """Serves until `stop`. Construct and use it on one running event loop.
 
-    port: 0 takes a free one; `port` tells which after `start`. A message over `max_receive_message_length` bytes is
-    refused with RESOURCE_EXHAUSTED, as is an answer over `max_send_message_length`.
+    port: 0 takes a free one; `port` tells which after `start`. max_message_length: bytes of one message, in and
+    out; a longer one is refused with RESOURCE_EXHAUSTED.
     """
 
     def __init__(
@@ -47,14 +47,13 @@ class GrpcServer:
         port: int,
         *,
         host: str = "[::]",
-        max_receive_message_length: int = DEFAULT_MAX_MESSAGE_BYTES,
-        max_send_message_length: int = DEFAULT_MAX_MESSAGE_BYTES,
+        max_message_length: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self.port = port
         self._host = host
         self._options = [
-            ("grpc.max_receive_message_length", max_receive_message_length),
-            ("grpc.max_send_message_length", max_send_message_length),
+            ("grpc.max_receive_message_length", max_message_length),
+            ("grpc.max_send_message_length", max_message_length),
             # NOTE: without it a second server on the port would take part of its connections unnoticed.
             ("grpc.so_reuseport", 0),
             # NOTE: clients ping to keep long calls alive; the default of 5 minutes would close their connections.

@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from kserve.protocol.infer_type import InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput
 
+from predictor.kserve_adapter import InferInput, InferOutput, InferRequest, InferResponse
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.tensors import Tensor, check_datatype, check_shape, check_values, decode_raw
+
+# isort: split
+from kserve.protocol.infer_type import RequestedOutput
 
 __all__ = [
     "DecodedInput",

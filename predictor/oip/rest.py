@@ -9,7 +9,6 @@ import orjson
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match
 
 from predictor.disconnect import ClientDisconnectedError, run_until_disconnect
 from predictor.oip.codec_json import HEADER_LENGTH, decode_request, encode_response
@@ -70,27 +69,6 @@ def build_router(service: GenerationService, model: PagedModel, *, max_body_byte
     add("POST", "/v2/repository/index", routes.repository_index)
     add("POST", "/v2/repository/models/{model_name}/load", routes.repository_load)
     add("POST", "/v2/repository/models/{model_name}/unload", routes.repository_unload)
-    return router
-
-
-def build_fallback_router() -> APIRouter:
-    """Answers every other path and method under /v2 with a 404 or 405 in OIP's form. Include it after all others."""
-    router = APIRouter(default_response_class=OIPResponse)
-
-    async def refuse(request: Request) -> Response:
-        allowed: set[str] = set()
-        for route in request.app.routes:
-            if route.matches(request.scope)[0] is Match.PARTIAL:
-                allowed |= getattr(route, "methods", None) or set()
-        if allowed:
-            names = ", ".join(sorted(allowed))
-            return OIPResponse(
-                {"error": f"{request.method} is not allowed here; allowed: {names}"}, 405, {"allow": names}
-            )
-        return OIPResponse({"error": f"no such path: {request.url.path[:200]}"}, 404)
-
-    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-    router.add_api_route("/v2/{path:path}", refuse, methods=methods, include_in_schema=False, name="oip-fallback")
     return router
 
 
