@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -75,22 +76,26 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint("llama", tmp_path_factory.mktemp("client") / "tiny", max_position_embeddings=512)
 
 
-def make_engine(checkpoint: Path, **kwargs: object) -> tuple[AsyncEngine, Recorder]:
+@asynccontextmanager
+async def started_engine(checkpoint: Path) -> AsyncIterator[tuple[AsyncEngine, Recorder]]:
     recorder = Recorder()
-    config = EngineConfig.from_kwargs(model_dir=checkpoint, num_kv_blocks=128, num_threads=1, dtype="float32", **kwargs)
-    return AsyncEngine(config, recorder), recorder
+    config = EngineConfig(model_dir=checkpoint, num_kv_blocks=128, num_threads=1, dtype="float32")
+    engine = AsyncEngine(config, recorder)
+    engine.start()
+    try:
+        yield engine, recorder
+    finally:
+        await engine.stop()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(checkpoint: Path) -> AsyncIterator[tuple[AsyncEngine, Recorder]]:
-    engine, recorder = make_engine(checkpoint)
-    engine.start()
-    with pytest.raises(EngineLoadingError):
-        engine.prepare("too early", SamplingParams())
-    assert engine.is_live(0.0)
-    await engine.wait_ready()
-    yield engine, recorder
-    await engine.stop()
+    async with started_engine(checkpoint) as (engine, recorder):
+        with pytest.raises(EngineLoadingError):
+            engine.prepare("too early", SamplingParams())
+        assert engine.is_live(0.0)
+        await engine.wait_ready()
+        yield engine, recorder
     assert engine.phase == "stopped"
     assert recorder.up == [True, False]
 
@@ -180,29 +185,25 @@ async def test_M5_a_stopped_process_with_work_is_not_live_and_an_idle_one_is(
 
 
 async def test_M4_a_killed_process_ends_every_stream_and_says_so(checkpoint: Path) -> None:
-    engine, recorder = make_engine(checkpoint)
-    engine.start()
-    await engine.wait_ready()
-    streams = [engine.submit(engine.prepare([1, 2, i], LONG)) for i in range(3)]
-    await anext(streams[0])
-    assert engine.pid is not None
-    os.kill(engine.pid, signal.SIGKILL)
-    await asyncio.wait_for(engine.wait_dead(), LIMIT)
-    assert engine.phase == "dead"
-    assert not engine.is_live(120.0)
-    for stream in streams:
+    async with started_engine(checkpoint) as (engine, recorder):
+        await engine.wait_ready()
+        streams = [engine.submit(engine.prepare([1, 2, i], LONG)) for i in range(3)]
+        await anext(streams[0])
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        await asyncio.wait_for(engine.wait_dead(), LIMIT)
+        assert engine.phase == "dead"
+        assert not engine.is_live(120.0)
+        for stream in streams:
+            with pytest.raises(EngineDeadError):
+                await stream.collect()
         with pytest.raises(EngineDeadError):
-            await stream.collect()
-    with pytest.raises(EngineDeadError):
-        engine.prepare("x", SamplingParams())
-    assert {r.finish_reason for r in recorder.records} == {"error"}
-    assert recorder.up == [True, False]
-    await engine.stop()
+            engine.prepare("x", SamplingParams())
+        assert {r.finish_reason for r in recorder.records} == {"error"}
+        assert recorder.up == [True, False]
 
 
 async def test_a_model_that_cannot_be_loaded_is_dead_with_the_reason(tmp_path: Path) -> None:
-    engine, _ = make_engine(tmp_path / "nothing-here")
-    engine.start()
-    with pytest.raises(EngineDeadError, match="nothing-here"):
-        await engine.wait_ready()
-    await engine.stop()
+    async with started_engine(tmp_path / "nothing-here") as (engine, _):
+        with pytest.raises(EngineDeadError, match="nothing-here"):
+            await engine.wait_ready()
