@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 from typing import TextIO
 
@@ -49,5 +50,5 @@ def ready_text(model_name: str, info: ModelInfo, http_port: int, grpc_port: int)
         f"Serving {model_name} ({info.architecture}, {info.num_parameters / 1e6:.0f} M parameters, {info.dtype} on "
         f"{info.device}, context {info.max_model_len} tokens, {info.num_blocks} KV blocks of {info.block_size}) "
         f"on REST port {http_port} and gRPC port {grpc_port}. Try it:\n"
-        f"curl http://localhost:{http_port}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+        f"curl http://localhost:{http_port}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
     )

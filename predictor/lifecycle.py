@@ -81,6 +81,7 @@ class Lifecycle:
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._grpc.start()
+            logger.info("gRPC listens on port %d", self._grpc.port)
             self._engine.start()
             loading = asyncio.create_task(self._announce_ready())
             died = asyncio.create_task(self._engine.wait_dead())

@@ -7,7 +7,7 @@ import logging
 import socket
 
 from fastapi import APIRouter
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from engine.client import AsyncEngine
 from engine.errors import ConfigError
@@ -35,6 +35,8 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     """
     for flag, port in (("http_port", config.http_port), ("grpc_port", config.grpc_port)):
         check_port_free(flag, port)
+    # NOTE: the time at which a counter was made, as a series of its own, doubles the counters and serves nobody here.
+    disable_created_metrics()
     registry = CollectorRegistry()
     metrics = EngineMetrics(config.model_name, registry, rejection_reasons=REJECTION_REASONS)
     engine = AsyncEngine(config.engine, metrics)

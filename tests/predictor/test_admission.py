@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +10,8 @@ from engine.errors import InvalidParameterError, OverloadedError
 from engine.inputs import GenerationRequest
 from engine.sampling_params import SamplingParams
 from predictor.admission import Admission
+from tests.fake_engine import FakeEngine
+from tests.predictor.openai.asgi_client import until
 
 
 @dataclass
@@ -60,7 +61,7 @@ def test_a_batch_is_taken_whole_or_refused_whole() -> None:
 
 
 def test_a_batch_that_can_never_fit_is_the_callers_mistake() -> None:
-    with pytest.raises(InvalidParameterError, match="11 sequences.*at most 10"):
+    with pytest.raises(InvalidParameterError, match=r"11 sequences.*at most 10"):
         make(Queue()).check([request(n=11)])
 
 
@@ -110,15 +111,12 @@ def test_only_the_last_seconds_count() -> None:
 
 
 async def test_M7_fifty_at_once_with_room_for_ten(make_app) -> None:  # type: ignore[no-untyped-def]
-    from tests.fake_engine import FakeEngine
-
     engine = FakeEngine(admitting=False)
     app = make_app(engine, max_waiting_requests=10)
     exchanges = [
         app.client.open("/v1/completions", {"model": "model", "prompt": "Hi", "max_tokens": 2}) for _ in range(50)
     ]
-    while sum(e.task.done() for e in exchanges) < 40:
-        await asyncio.sleep(0)
+    await until(lambda: sum(e.task.done() for e in exchanges) == 40)
     refused = [e.answer for e in exchanges if e.task.done()]
     assert len(refused) == 40
     assert {a.status for a in refused} == {429}

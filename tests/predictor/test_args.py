@@ -128,7 +128,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "4 blocks", "4XiB"])
 def test_malformed_sizes(text: str) -> None:
-    with pytest.raises(ConfigError, match="kv_cache_memory.*4GiB"):
+    with pytest.raises(ConfigError, match=r"kv_cache_memory.*4GiB"):
         parse_config([*MODEL, f"--kv_cache_memory={text}"], {})
 
 
@@ -151,7 +151,7 @@ def test_the_name_follows_the_folder(path: str, name: str) -> None:
 
 
 def test_O11_a_model_name_with_a_slash_is_refused() -> None:
-    with pytest.raises(ConfigError, match="slash.*served_model_aliases"):
+    with pytest.raises(ConfigError, match=r"slash.*served_model_aliases"):
         parse_config([*MODEL, "--model_name", "org/model"], {})
 
 

@@ -1,0 +1,44 @@
+"""One server a configuration and session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import Server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All end-to-end tests run in one worker: they share the servers, and the machine has few cores."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("e2e"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama checkpoint in float32 that generates a token in about a millisecond."""
+    import torch
+
+    from tests.tiny_models import make_checkpoint
+
+    torch.set_num_threads(1)
+    return make_checkpoint("llama", tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=4096)
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_model: Path) -> Iterator[Server]:
+    """The tiny model under the names tiny and org/tiny. For tests that leave the server as they found it."""
+    with Server(
+        model_dir=tiny_model, dtype="float32", num_threads=1, num_kv_blocks=2048, served_model_aliases="org/tiny"
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def chat_server() -> Iterator[Server]:
+    """The demonstration model, as `make serve` serves it."""
+    with Server(kv_cache_memory="512MiB") as server:
+        yield server
