@@ -27,6 +27,31 @@ def exact_bytes(text: str, token_ids: Sequence[int], tokenizer: Tokenizer, *, sk
     return text.encode()
 
 
+class ExactText:
+    """`exact_bytes` of a text that comes in pieces; the pieces add up to those of the whole."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = skip_special_tokens
+        self._text = ""
+        self._token_ids: list[int] = []
+        self._given = b""
+
+    def push(self, text: str, token_ids: Sequence[int]) -> bytes:
+        """The bytes of the new text. token_ids may run ahead of it."""
+        self._text += text
+        self._token_ids.extend(token_ids)
+        if REPLACEMENT not in self._text:
+            piece = text.encode()
+        else:
+            whole = exact_bytes(
+                self._text, self._token_ids, self._tokenizer, skip_special_tokens=self._skip_special_tokens
+            )
+            piece = whole[len(self._given) :] if whole.startswith(self._given) else text.encode()
+        self._given += piece
+        return piece
+
+
 def _prefix(raw: bytes, text: str) -> bytes | None:
     """The shortest head of `raw` that decodes, with replacement characters, to `text`."""
     taken, at = 0, 0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from engine.errors import ConfigError
 from predictor.oip.codec_grpc import decode_request, encode_response
 from predictor.oip.errors import (
-    MalformedRequestError,
     UnsupportedOperationError,
     grpc_status,
     public_message,
@@ -19,7 +17,8 @@ from predictor.oip.errors import (
 )
 from predictor.oip.infer import call_model
 from predictor.oip.metadata import check_model, model_metadata, no_repository, server_metadata
-from predictor.oip.schema import METHODS, SERVICE, message_class
+from predictor.oip.schema import METHODS, SERVICE, ModelStreamInferResponse, message_class, parse_message
+from predictor.oip.stream import answer_stream
 
 if TYPE_CHECKING:
     from predictor.model import PagedModel
@@ -31,6 +30,7 @@ MAX_DETAIL_CHARACTERS = 1000
 """Details travel in an HTTP/2 trailer, whose size clients bound."""
 
 Unary = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]
+Stream = Callable[[AsyncIterator[bytes], grpc.aio.ServicerContext], Awaitable[None]]
 
 
 class GrpcServer:
@@ -93,18 +93,9 @@ class GrpcServer:
             "RepositoryModelLoad": self._methods.repository_load,
             "RepositoryModelUnload": self._methods.repository_unload,
         }
-        return {name: _unary_handler(name, call) for name, call in calls.items()}
-
-
-def parse_message(kind: Any, data: bytes) -> Any:
-    """A message from its bytes. Raises `MalformedRequestError`.
-
-    NOTE: parsed here and not by grpc's deserializer, whose failure would reach the client as INTERNAL.
-    """
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        raise MalformedRequestError(f"the request is not a valid {kind.DESCRIPTOR.name} message: {error}") from None
+        handlers = {name: _unary_handler(name, call) for name, call in calls.items()}
+        handlers["ModelStreamInfer"] = _stream_handler(self._methods.model_stream_infer)
+        return handlers
 
 
 async def abort_call(context: grpc.aio.ServicerContext, error: Exception) -> None:
@@ -135,6 +126,18 @@ def _unary_handler(name: str, call: Unary) -> grpc.RpcMethodHandler:
     )
 
 
+def _stream_handler(call: Stream) -> grpc.RpcMethodHandler:
+    async def handle(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
+        try:
+            await call(requests, context)
+        except Exception as error:
+            await abort_call(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(
+        handle, request_deserializer=None, response_serializer=ModelStreamInferResponse.SerializeToString
+    )
+
+
 class _Methods:
     def __init__(self, service: GenerationService, model: PagedModel) -> None:
         self._service = service
@@ -161,6 +164,9 @@ class _Methods:
         check_model(self._service, request.model_name, request.model_version)
         decoded = decode_request(request)
         return encode_response(await call_model(self._model, decoded, call_headers(context)), decoded)
+
+    async def model_stream_infer(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
+        await answer_stream(self._service, self._model, requests, context.write, call_headers(context))
 
     async def repository_load(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
         check_model(self._service, request.model_name, None)

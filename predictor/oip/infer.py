@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.infer_types import InferRequest, InferResponse
@@ -26,9 +26,14 @@ MAX_ID_LENGTH = 64
 async def call_model(model: PagedModel, request: InferRequest, headers: Mapping[str, str]) -> InferResponse:
     """Runs the model's preprocess, predict and postprocess on a decoded request.
 
-    A postprocess may return the response as a dict of its REST form. Raises what they raise.
+    Raises what they raise.
     """
     result, _ = await model(request, headers=dict(headers))
+    return as_response(result)
+
+
+def as_response(result: Any) -> InferResponse:
+    """What a postprocess returned: a response, or a dict of its REST form."""
     return InferResponse.from_rest(result) if isinstance(result, dict) else result
 
 

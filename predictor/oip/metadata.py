@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from engine.metrics import package_version
 from predictor.oip.errors import ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -56,18 +55,9 @@ OUTPUTS = {
 }
 
 
-@cache
-def server_version() -> str:
-    """The installed version, or the source tree's word for having none."""
-    try:
-        return version(SERVER_NAME)
-    except PackageNotFoundError:
-        return "0+source"
-
-
 def server_metadata() -> dict[str, Any]:
     """inference_rest.md, "Server Metadata Response JSON Object"."""
-    return {"name": SERVER_NAME, "version": server_version(), "extensions": list(EXTENSIONS)}
+    return {"name": SERVER_NAME, "version": package_version(), "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(service: GenerationService) -> dict[str, Any]:

@@ -59,6 +59,12 @@ def read_plan(request: InferRequest) -> InferencePlan:
     )
 
 
+def asks_for_stream(request: InferRequest) -> bool:
+    """Whether a decoded request, as the client sent it, has `stream` set. Its other faults are found later."""
+    tensor = request.get_input_by_name("stream")
+    return tensor is not None and tensor.datatype == "BOOL" and list(tensor.data) == [True]
+
+
 def _read_tensors(request: InferRequest) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for item in request.inputs:

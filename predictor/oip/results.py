@@ -24,54 +24,81 @@ PADDING_ID = -1
 _FLOAT32_MIN = float(np.finfo(np.float32).min)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One sequence of the answer. prefix: what `text_output` shows before the generated text."""
+    """One sequence of the answer, or of one response of a stream.
 
-    output: CompletionOutput
+    text: bytes of `text_output`. token_ids, logprobs: those of the same stretch. The counts and the sum are so far.
+    """
+
     parameters: RequestParameters
+    text: bytes
+    token_ids: Sequence[int]
+    logprobs: Sequence[PositionLogprobs]
+    finish_reason: str
     num_input_tokens: int
-    prefix: bytes = b""
+    num_output_tokens: int
+    cumulative_logprob: float
 
 
 def output_tensors(plan: InferencePlan, results: Sequence[RequestOutput], tokenizer: Tokenizer) -> list[InferOutput]:
     """The outputs that the plan asks for, N·n rows, prompt-major."""
     rows = [
-        Row(output, parameters, len(result.prompt_token_ids), _prefix(plan, result, tokenizer))
+        _row(plan, result, output, parameters, tokenizer)
         for result, parameters in zip(results, plan.parameters, strict=True)
         for output in result.outputs
     ]
-    if any(row.output.finish_reason == "error" for row in rows):
-        raise PagedServeError("the engine could not finish the request")
-    return [make_output(name, rows, tokenizer) for name in plan.outputs]
+    return [make_output(name, rows) for name in plan.outputs]
 
 
-def make_output(name: str, rows: Sequence[Row], tokenizer: Tokenizer) -> InferOutput:
+def make_output(name: str, rows: Sequence[Row]) -> InferOutput:
     """One output tensor over the rows. Its data is flat, row-major; elements of BYTES are `bytes`."""
     datatype = OUTPUTS[name].datatypes[0]
     if name == "output_ids":
-        width = max((len(row.output.token_ids) for row in rows), default=0)
-        ids = [i for row in rows for i in [*row.output.token_ids, *[PADDING_ID] * (width - len(row.output.token_ids))]]
+        width = max((len(row.token_ids) for row in rows), default=0)
+        ids = [i for row in rows for i in [*row.token_ids, *[PADDING_ID] * (width - len(row.token_ids))]]
         return InferOutput(name, [len(rows), width], datatype, ids)
-    return InferOutput(name, [len(rows)], datatype, [_CELLS[name](row, tokenizer) for row in rows])
+    return InferOutput(name, [len(rows)], datatype, [_CELLS[name](row) for row in rows])
 
 
-def _prefix(plan: InferencePlan, result: RequestOutput, tokenizer: Tokenizer) -> bytes:
-    if plan.exclude_input:
-        return b""
-    text = result.prompt if result.prompt is not None else tokenizer.decode(result.prompt_token_ids)
-    return text.encode()
+def check_finished(finish_reason: str | None) -> str:
+    """The finish reason for the client. Raises `PagedServeError` where the engine failed on the request."""
+    if finish_reason == "error":
+        raise PagedServeError("the engine could not finish the request")
+    return finish_reason or "abort"
 
 
-def _text(row: Row, tokenizer: Tokenizer) -> bytes:
-    output = row.output
-    skip = row.parameters.sampling.skip_special_tokens
-    return row.prefix + exact_bytes(output.text, output.token_ids, tokenizer, skip_special_tokens=skip)
+def prompt_bytes(prompt: str | None, prompt_token_ids: Sequence[int], tokenizer: Tokenizer) -> bytes:
+    """The prompt as `text_output` shows it before the generated text."""
+    return (tokenizer.decode(prompt_token_ids) if prompt is None else prompt).encode()
 
 
-def _logprobs(row: Row, _: Tokenizer) -> bytes:
+def _row(
+    plan: InferencePlan,
+    result: RequestOutput,
+    output: CompletionOutput,
+    parameters: RequestParameters,
+    tokenizer: Tokenizer,
+) -> Row:
+    skip = parameters.sampling.skip_special_tokens
+    text = exact_bytes(output.text, output.token_ids, tokenizer, skip_special_tokens=skip)
+    if not plan.exclude_input:
+        text = prompt_bytes(result.prompt, result.prompt_token_ids, tokenizer) + text
+    return Row(
+        parameters=parameters,
+        text=text,
+        token_ids=output.token_ids,
+        logprobs=output.logprobs or (),
+        finish_reason=check_finished(output.finish_reason),
+        num_input_tokens=len(result.prompt_token_ids),
+        num_output_tokens=len(output.token_ids),
+        cumulative_logprob=output.cumulative_logprob or 0.0,
+    )
+
+
+def _logprobs(row: Row) -> bytes:
     # NOTE: log probabilities may have been asked of the engine for the sum alone; the row then lists none.
-    positions = (row.output.logprobs or []) if "logprobs" in row.parameters.given else []
+    positions = row.logprobs if "logprobs" in row.parameters.given else ()
     return orjson.dumps([_position(position) for position in positions])
 
 
@@ -83,11 +110,11 @@ def _token(token: TokenLogprob) -> dict[str, Any]:
     return {"token": token.token, "id": token.token_id, "logprob": token.logprob}
 
 
-_CELLS: dict[str, Callable[[Row, Tokenizer], Any]] = {
-    "text_output": _text,
-    "finish_reason": lambda row, _: (row.output.finish_reason or "abort").encode(),
-    "num_input_tokens": lambda row, _: row.num_input_tokens,
-    "num_output_tokens": lambda row, _: len(row.output.token_ids),
-    "cumulative_logprob": lambda row, _: max(row.output.cumulative_logprob or 0.0, _FLOAT32_MIN),
+_CELLS: dict[str, Callable[[Row], Any]] = {
+    "text_output": lambda row: row.text,
+    "finish_reason": lambda row: row.finish_reason.encode(),
+    "num_input_tokens": lambda row: row.num_input_tokens,
+    "num_output_tokens": lambda row: row.num_output_tokens,
+    "cumulative_logprob": lambda row: max(row.cumulative_logprob, _FLOAT32_MIN),
     "logprobs": _logprobs,
 }

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from predictor.oip.errors import MalformedRequestError
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
@@ -145,6 +148,17 @@ def file_descriptor() -> Any:
 def message_class(name: str) -> Any:
     """The class of a message of the package, from the private pool."""
     return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
+
+def parse_message(kind: Any, data: bytes) -> Any:
+    """A message from its bytes. Raises `MalformedRequestError`.
+
+    NOTE: parsed here and not by grpc's deserializer, whose failure would reach the client as INTERNAL.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise MalformedRequestError(f"the request is not a valid {kind.DESCRIPTOR.name} message: {error}") from None
 
 
 def _add_field(message: Any, message_name: str, declaration: str) -> None:

@@ -38,8 +38,9 @@ def raw_message(*prompts: bytes) -> Any:
 def contents_of(response: Any) -> dict[str, list[Any]]:
     values = {}
     for output in response.outputs:
-        ((_, field),) = output.contents.ListFields()
-        values[output.name] = list(field)
+        fields = [list(field) for _, field in output.contents.ListFields()]
+        assert len(fields) <= 1
+        values[output.name] = fields[0] if fields else []
     return values
 
 
