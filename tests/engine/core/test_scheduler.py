@@ -104,6 +104,17 @@ def test_a_prompt_is_admitted_only_when_all_of_it_fits_and_a_block_is_spared() -
     assert shape(scheduler.schedule()) == [("b", 0, 10, False)]
 
 
+def test_a_hundredth_of_a_large_pool_is_spared() -> None:
+    def num_admitted(prompt_blocks: int) -> int:
+        scheduler, _ = make_scheduler(num_blocks=400, max_num_batched_tokens=5000)
+        add(scheduler, "a", range(4))
+        add(scheduler, "b", range(1000, 1000 + 4 * prompt_blocks))
+        return len(scheduler.schedule().scheduled)
+
+    assert num_admitted(prompt_blocks=395) == 2
+    assert num_admitted(prompt_blocks=396) == 1
+
+
 def test_the_watermark_is_waived_when_nothing_runs() -> None:
     scheduler, _ = make_scheduler(num_blocks=4)
     add(scheduler, "a", range(16))
