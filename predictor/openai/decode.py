@@ -9,10 +9,7 @@ import msgspec
 from starlette.requests import Request
 
 from engine.errors import InvalidParameterError, RequestError
-from predictor.openai.errors import BodyTooLargeError
-
-MAX_BODY_BYTES = 32 * 1024 * 1024
-"""A body beyond this is refused before it is held in memory: 32 MiB hold some 4 million token ids."""
+from predictor.bodies import MAX_BODY_BYTES, BodyTooLargeError
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ from engine.errors import (
     RequestError,
     UnavailableError,
 )
+from predictor.bodies import BodyTooLargeError
 
 UNAVAILABLE_RETRY_SECONDS = 1
 UNAVAILABLE_CODES: dict[type[Exception], str] = {
@@ -37,12 +38,6 @@ class ModelNotFoundError(RequestError):
 
     def __init__(self, name: str, served: str) -> None:
         super().__init__(f"The model `{name}` does not exist; this server serves `{served}`", param="model")
-
-
-class BodyTooLargeError(RequestError):
-    """The request body is over the bound (HTTP 413)."""
-
-    code = "request_too_large"
 
 
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
