@@ -25,10 +25,10 @@ class ChunkSums:
         whole = vocab_size - vocab_size % _CHUNK
         parts = []
         if whole:
-            parts.append(weights[:, :whole].view(len(weights), -1, _CHUNK).sum(-1, dtype=torch.float64))
+            parts.append(weights[:, :whole].view(len(weights), -1, _CHUNK).sum(-1))
         if whole < vocab_size:
-            parts.append(weights[:, whole:].sum(-1, keepdim=True, dtype=torch.float64))
-        self.sums = torch.cat(parts, dim=1).cumsum(-1)
+            parts.append(weights[:, whole:].sum(-1, keepdim=True))
+        self.sums = torch.cat(parts, dim=1).double().cumsum(-1)
 
     @property
     def totals(self) -> torch.Tensor:

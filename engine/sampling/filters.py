@@ -107,7 +107,7 @@ def _cut_rows(
         length, total = vocab_size, totals[row]
         if 0 < top_k < vocab_size:
             length, total = top_k, float(row_sums[top_k - 1])
-        if top_p < 1.0:
+        if top_p < 1.0 and total > 0.0:
             # NOTE: a quotient, since with k equal tokens of n the share is then the float nearest to k/n, as p is.
             length = min(length, int(np.count_nonzero(row_sums / total < top_p)) + 1)
         if length >= num_values < vocab_size:

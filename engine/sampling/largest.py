@@ -20,4 +20,4 @@ def largest_values(rows: torch.Tensor, count: int) -> npt.NDArray[np.float32]:
     border = array.shape[1] - count
     if border > 0:
         array = np.partition(array, border, axis=1)[:, border:]
-    return np.ascontiguousarray(np.sort(array, axis=1)[:, ::-1])
+    return np.sort(array, axis=1)[:, ::-1].copy()

@@ -20,12 +20,10 @@ class LogitBias:
     def apply(self, logits: torch.Tensor, targets: Sequence[Target]) -> None:
         """Changes the targets' rows in place. logits: float32 (rows, vocab), contiguous."""
         vocab_size = logits.shape[1]
-        kept = [
-            [(token_id, bias) for token_id, bias in target.row.params.logit_bias.items() if token_id < vocab_size]
-            for target in targets
-        ]
-        index = flat_indices(targets, [np.array([i for i, _ in row], dtype=np.int64) for row in kept], vocab_size)
-        bias = np.array([b for row in kept for _, b in row], dtype=np.float32)
+        known = [target.row.bias_ids < vocab_size for target in targets]
+        ids = [target.row.bias_ids[k] for target, k in zip(targets, known, strict=True)]
+        bias = np.concatenate([target.row.bias_values[k] for target, k in zip(targets, known, strict=True)])
+        index = flat_indices(targets, ids, vocab_size)
         flat = logits.view(-1)
         flat[torch.from_numpy(index).to(logits.device)] += torch.from_numpy(bias).to(logits.device)
 

@@ -16,9 +16,13 @@ from engine.sampling.masks import LogitBias, MinTokensMask
 from engine.sampling.penalties import Penalties
 from engine.sampling.random import uniforms
 from engine.sampling.row import SamplingRow
+from engine.sampling_params import SamplingParams
 
 _MIN_TEMPERATURE = 1e-30
 """Keeps the division finite for temperatures that float32 would round to 0."""
+
+_SLICE = 2**19
+"""Logits worked on at a time on the CPU: buffers of this size stay in the cache and bound the memory of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +76,25 @@ class Sampler:
             return _to_ids(logits.argmax(-1))
         token_ids = [0] * len(rows)
         if greedy:
-            _put(token_ids, greedy, logits[greedy].argmax(-1))
+            _put(token_ids, greedy, _take(logits, greedy).argmax(-1))
         rest = [i for i, row in enumerate(rows) if not row.params.is_greedy or i in edited]
-        work = _take(logits, rest)
         if edited:
-            if work is logits:
-                work = logits.clone(memory_format=torch.contiguous_format)
+            work = logits[rest]
             self._run_hooks(work, [rows[i] for i in rest])
+        else:
+            work = _take(logits, rest)
         greedy = [at for at, i in enumerate(rest) if rows[i].params.is_greedy]
         sampled = [at for at, i in enumerate(rest) if not rows[i].params.is_greedy]
         if greedy:
-            _put(token_ids, [rest[at] for at in greedy], work[greedy].argmax(-1))
+            _put(token_ids, [rest[at] for at in greedy], _take(work, greedy).argmax(-1))
         if sampled:
-            places = [rest[at] for at in sampled]
-            _put(token_ids, places, _draw(_take(work, sampled), [rows[i] for i in places]))
+            quantiles = _quantiles([rows[rest[at]] for at in sampled])
+            size = max(1, _SLICE // self.vocab_size) if work.device.type == "cpu" else len(sampled)
+            for start in range(0, len(sampled), size):
+                part = sampled[start : start + size]
+                places = [rest[at] for at in part]
+                params = [rows[i].params for i in places]
+                _put(token_ids, places, _draw(_take(work, part), params, quantiles[start : start + size]))
         return token_ids
 
     def _run_hooks(self, logits: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
@@ -95,9 +104,14 @@ class Sampler:
                 hook.apply(logits, targets)
 
 
-def _draw(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
+def _quantiles(rows: Sequence[SamplingRow]) -> torch.Tensor:
+    """float64 (rows): where on its cumulative distribution each row's next token lies."""
+    seeds = [row.request.seed for row in rows]
+    return torch.from_numpy(uniforms(seeds, [row.request.index for row in rows], [row.position for row in rows]))
+
+
+def _draw(logits: torch.Tensor, params: Sequence[SamplingParams], quantiles: torch.Tensor) -> torch.Tensor:
     """One token a row from softmax(logits / temperature) after the filters. Returns int64 (rows)."""
-    params = [row.params for row in rows]
     largest = logits.amax(-1, keepdim=True)
     limit = torch.finfo(torch.float32).max
     # NOTE: the largest is taken off before the division, so that neither a small temperature nor a huge logit
@@ -111,15 +125,14 @@ def _draw(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor:
     weights = scaled.exp() if is_any_filtered else scaled.exp_()
     if is_any_filtered:
         apply_filters(scaled, weights, params)
-    quantiles = uniforms(
-        [row.request.seed for row in rows], [row.request.index for row in rows], [row.position for row in rows]
-    )
-    return ChunkSums(weights).draw(torch.from_numpy(quantiles).to(logits.device))
+    return ChunkSums(weights).draw(quantiles.to(logits.device))
 
 
 def _take(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """The given rows; the tensor itself when they are all of it."""
-    return tensor if len(rows) == len(tensor) else tensor[list(rows)]
+    """The given rows, in ascending order; without a copy where they are neighbours. To be read only."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return tensor[rows[0] : rows[-1] + 1]
+    return tensor[list(rows)]
 
 
 def _put(token_ids: list[int], places: Sequence[int], chosen: torch.Tensor) -> None:
