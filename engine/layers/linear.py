@@ -40,15 +40,13 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 def default_dtype() -> torch.dtype:
     """The dtype of `--dtype auto`: bfloat16 where this CPU multiplies it natively, else float32."""
-    if not _has_onednn():
+    if not can_pack(torch.empty(0, dtype=torch.bfloat16)):
         return torch.float32
+    # NOTE: oneDNN also takes bfloat16 on x86 CPUs without the units, but converts on the way: slower than float32.
     capabilities = torch.cpu.get_capabilities()
-    if capabilities.get("architecture") == "x86_64":
-        # NOTE: oneDNN also takes bfloat16 on older x86 CPUs, but converts on the way: slower than float32.
-        native = capabilities.get("avx512_bf16", False) or capabilities.get("amx_bf16", False)
-    else:
-        native = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.bfloat16 if native else torch.float32
+    is_x86 = capabilities.get("architecture") == "x86_64"
+    is_native = capabilities.get("avx512_bf16", False) or capabilities.get("amx_bf16", False)
+    return torch.bfloat16 if is_native or not is_x86 else torch.float32
 
 
 def _has_onednn() -> bool:

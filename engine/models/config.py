@@ -29,7 +29,6 @@ class ModelConfig:
 
     architecture: Hugging Face's class name, e.g. LlamaForCausalLM. family: name in the registry.
     max_position_embeddings: tokens of context that the model is good for, rope scaling counted in.
-    torch_dtype: the type that the checkpoint says its weights have, or None.
     eos_token_ids: every id that ends a sequence, in no particular order.
     """
 
@@ -49,8 +48,6 @@ class ModelConfig:
     rope: RopeParameters
     traits: FamilyTraits
     eos_token_ids: tuple[int, ...] = ()
-    bos_token_id: int | None = None
-    torch_dtype: str | None = None
 
     @property
     def sliding_windows(self) -> tuple[int | None, ...]:

@@ -62,7 +62,6 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
             sliding_windows=(window,) * num_layers,
         ),
         eos_token_ids=_eos_token_ids(file),
-        bos_token_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
     )
 
 

@@ -50,8 +50,6 @@ def config_from_folder(folder: Path) -> ModelConfig:
         rope=rope,
         traits=family.read_traits(fields, num_layers),
         eos_token_ids=_eos_token_ids(folder, fields),
-        bos_token_id=next(iter(fields.token_ids("bos_token_id")), None),
-        torch_dtype=fields.raw("dtype", fields.raw("torch_dtype")),
     )
 
 
@@ -116,6 +114,7 @@ def _rope(fields: ConfigFields, max_positions: int) -> tuple[RopeParameters, int
     if kind == "linear":
         return RopeParameters(kind="linear", theta=theta, factor=rope.positive_float("factor")), max_positions
     original = rope.positive_int("original_max_position_embeddings", max_positions)
+    original = fields.positive_int("original_max_position_embeddings", original)
     if kind == "llama3":
         parameters = RopeParameters(
             kind="llama3",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 
 import pytest
@@ -57,6 +58,10 @@ def test_the_weight_may_be_dropped() -> None:
     torch.testing.assert_close(linear(torch.eye(64)), expected.T)
 
 
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available(),
+    reason="holds for oneDNN's own kernels on x86 (seen with AVX-512, AVX2 and SSE4.1)",
+)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_a_float32_row_does_not_depend_on_the_batch(shape: tuple[int, int], num_threads: int) -> None:
@@ -80,3 +85,8 @@ def test_strided_rows() -> None:
 def test_default_dtype_is_one_that_packs() -> None:
     assert default_dtype() in (torch.bfloat16, torch.float32)
     assert can_pack(torch.empty(2, 2, dtype=default_dtype())) or not torch.backends.mkldnn.is_available()
+
+
+def test_default_dtype_without_the_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "x86_64", "avx512_f": True})
+    assert default_dtype() == torch.float32

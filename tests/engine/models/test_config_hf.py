@@ -41,7 +41,6 @@ def test_shape_of_a_llama(tmp_path: Path) -> None:
     assert (config.max_position_embeddings, config.rms_norm_eps, config.hidden_act) == (256, 1e-5, "silu")
     assert config.rope == RopeParameters(theta=10000.0)
     assert config.sliding_windows == (None, None, None)
-    assert config.torch_dtype == "float32"
     assert not config.tie_word_embeddings
 
 
