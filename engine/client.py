@@ -157,7 +157,9 @@ class AsyncEngine:
                 self._process.kill()
                 await self._process.wait()
         if self._task is not None:
-            self._task.cancel()
+            # NOTE: with its process gone the task ends by itself and cleans up; one still starting it must be told.
+            if self._process is None:
+                self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._dead.set()
 
@@ -339,15 +341,15 @@ class AsyncEngine:
             logger.exception("The engine client failed")
             self._died(f"{type(error).__name__}: {error}")
         finally:
+            if self._process is not None and self._process.returncode is None:
+                self._process.kill()
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if self._process is not None and self._process.returncode is None and self.phase == "dead":
-                self._process.kill()
             if self._socket is not None:
                 self._socket.close(linger=0)
             context.destroy(linger=0)
             shutil.rmtree(folder, ignore_errors=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _receive(self, socket: zmq.asyncio.Socket, tokenizer: asyncio.Task[Tokenizer]) -> None:
         while True:
