@@ -41,7 +41,7 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfi
     given.update(vars(_parser().parse_args([_underscored(word) for word in argv])))
     given["served_model_aliases"] = _aliases(given.get("served_model_aliases", ()))
     if "model_dir" not in given:
-        from engine.models.demo import demo_model_path
+        from engine.demo import demo_model_path
 
         given["model_dir"] = demo_model_path()
     elif "model_name" not in given:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.errors import ModelLoadError
-from engine.models.demo import demo_model_path
+from engine.demo import demo_model_path
 from engine.tokenizer import Tokenizer
 from tests.parity.driver import build, greedy, reference, run
 from tests.parity.real_prompts import CHATS, PLAIN

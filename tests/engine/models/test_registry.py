@@ -41,7 +41,7 @@ def test_reading_a_configuration_needs_no_torch(tmp_path: Path) -> None:
     file = make_gguf("qwen2", tmp_path / "model.gguf")
     script = (
         "import sys; from pathlib import Path; from engine.models.registry import read_config\n"
-        "from engine.models.demo import demo_model_path\n"
+        "from engine.demo import demo_model_path\n"
         "for path in sys.argv[1:]: print(read_config(Path(path)).architecture)\n"
         "assert not {'torch', 'transformers', 'numpy', 'gguf'} & set(sys.modules), 'heavy import'"
     )

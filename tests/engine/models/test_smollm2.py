@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.models.demo import demo_model_path
+from engine.demo import demo_model_path
 from engine.models.registry import load_model
 from tests.engine.models.dense_backend import DenseBackend, flat_batch, no_caches
 

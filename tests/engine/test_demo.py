@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ModelLoadError
-from engine.models.demo import demo_model_path
+from engine.demo import demo_model_path
 
 
 def test_found_without_importing_its_package() -> None:
