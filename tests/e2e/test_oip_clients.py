@@ -1,0 +1,107 @@
+"""The real server through every official client of the Open Inference Protocol, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.server import REPOSITORY, Server, until
+
+CAPITAL = "The capital of France is"
+PARIS = " Paris"
+CLIENT_SECONDS = 240
+
+
+def run_client(module: str, *arguments: str) -> Any:
+    """The JSON that a client script prints last."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.e2e.{module}", *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=CLIENT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def triton(chat_server: Server) -> Any:
+    return run_client("oip_tritonclient", chat_server.http_url.removeprefix("http://"), chat_server.grpc_address)
+
+
+@pytest.fixture(scope="module")
+def kserve(chat_server: Server) -> Any:
+    return run_client("oip_kserve", chat_server.http_url, chat_server.grpc_address)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tritonclient(triton: Any, protocol: str) -> None:
+    found = triton[protocol]
+    assert found["health"] == [True, True, True]
+    assert found["version_ready"] == [True, False]
+    assert found["inputs"][:2] == ["text_input", "input_ids"]
+    assert (found["text"], found["sampling_tensor"], found["id"], found["reason"]) == (PARIS, PARIS, "7", "length")
+    assert found["output_ids_dtype"] == "int32"
+    assert found["logprob_is_negative"] is True
+    assert found["seeded_alike"] is True
+    assert found["ids"] == 2
+    bad, unknown = {"http": ("400", "404"), "grpc": ("INVALID_ARGUMENT", "NOT_FOUND")}[protocol]
+    assert bad in found["sequence"][0]
+    assert "sequence_" in found["sequence"][1]
+    assert unknown in found["unknown_model"][0]
+
+
+def test_tritonclient_json_and_binary_in_and_out(triton: Any) -> None:
+    assert triton["http_forms"] == [PARIS] * 4
+
+
+def test_tritonclient_start_stream(triton: Any) -> None:
+    found = triton["stream"]
+    assert len(found["tokens"]) == 5
+    assert found["tokens"][0] == PARIS
+    assert ["".join(found["tokens"])] == found["whole"]
+    assert "empty" in found["error"]
+
+
+def test_kserve_rest_client(kserve: Any) -> None:
+    assert kserve["rest"] == {
+        "health": [True, True, True],
+        "texts": [PARIS] * 5,
+        "ids": ["7"] * 5,
+        "predictions": [PARIS],
+    }
+
+
+def test_kserve_grpc_client(kserve: Any) -> None:
+    assert kserve["grpc"] == {"health": [True, True, True], "texts": [PARIS] * 3, "ids": ["7"] * 3}
+
+
+def test_curl(chat_server: Server) -> None:
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("curl is not installed")
+    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": [CAPITAL]}
+    body = json.dumps({"inputs": [tensor], "parameters": {"max_tokens": 1, "temperature": 0}})
+    url = f"{chat_server.http_url}/v2/models/model/infer"
+    command = [curl, "-sS", "--fail", "-H", "Content-Type: application/json", "-d", body, url]
+    answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert answer["outputs"][0]["data"] == [PARIS]
+
+
+def test_a_client_that_goes_away_aborts_its_request(tiny_server: Server) -> None:
+    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}
+    body = {"inputs": [tensor], "parameters": {"max_tokens": 4000, "ignore_eos": True}}
+    path = httpx.get(tiny_server.http_url + "/v2/models").json()["models"][0]
+    aborted = tiny_server.metric("requests_total", finish_reason="abort")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{tiny_server.http_url}/v2/models/{path}/infer", json=body, timeout=httpx.Timeout(60, read=0.3))
+    until(lambda: tiny_server.metric("requests_total", finish_reason="abort") == aborted + 1, "the abort", 1.0)
+    until(lambda: tiny_server.metric("requests_running") == 0, "no request to run", 1.0)
