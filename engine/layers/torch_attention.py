@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.layers.attention import AttentionMetadata, KVCache
-from engine.layers.torch_attention_plan import AttentionPlan, DecodeGroup, PrefillChunk, make_plan
+from engine.layers.torch_attention_plan import (
+    CacheShape,
+    DecodeGroup,
+    PrefillChunk,
+    ReadPlan,
+    WritePlan,
+    plan_reads,
+    plan_writes,
+)
 
 GROUP_BYTES = 3 << 20
 """Keys gathered for one group of decodes: with as many values they stay in the last-level cache (measured best)."""
@@ -14,8 +25,21 @@ TILE = 128
 """Query tokens of a prefill chunk that attend together; bounds the scores and skips keys past the tile (measured)."""
 
 
+def allocate_cache(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVCache:
+    """A zeroed cache of one layer for `TorchAttention`, of `num_blocks` blocks, the dummy block counted.
+
+    NOTE: the tensors have the shape of every `KVCache`, with strides that put the slots of one head of a block side by
+    side: a gather of whole blocks then yields keys head by head. The memory comes untouched from the system, so the
+    pool takes real memory only as it fills (`torch.zeros` would write all of it).
+    """
+    shape = (num_blocks, num_kv_heads, block_size, head_dim)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    k, v = (torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape) for _ in range(2))
+    return KVCache(k.transpose(1, 2), v.transpose(1, 2))
+
+
 class TorchAttention:
-    """The `AttentionBackend` of the CPU.
+    """The `AttentionBackend` of the CPU, on caches made by `allocate_cache`.
 
     Decodes attend in few groups of like length, with the query heads of a KV head as the rows of one batched matmul:
     no loop over sequences, and no sequence pays for one much longer. Prefill chunks attend one sequence after the
@@ -24,11 +48,15 @@ class TorchAttention:
 
     NOTE: what depends on the step alone is worked out at the first layer and kept for the others; metadata objects
     are told apart by identity, so a step must not reuse one with other contents.
+
+    NOTE: a slot that is not written yet is read, with weight 0, with the rest of its block. So that it is never NaN,
+    the rest of a block is zeroed in the step that begins it: no value of the block's last owner remains.
     """
 
     def __init__(self) -> None:
         self._metadata: AttentionMetadata | None = None
-        self._plans: dict[tuple[int | None, int, int, int], AttentionPlan] = {}
+        self._writes: dict[CacheShape, WritePlan] = {}
+        self._reads: dict[tuple[CacheShape, int | None], ReadPlan] = {}
         self._bias: dict[tuple[int | None, torch.dtype], torch.Tensor] = {}
         self._workspaces: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
@@ -43,13 +71,15 @@ class TorchAttention:
         sliding_window: int | None,
     ) -> torch.Tensor:
         """As `AttentionBackend.forward`: writes k and v (T, num_kv_heads, head_dim), returns (T, heads * head_dim)."""
+        if metadata is not self._metadata:
+            self._metadata = metadata
+            self._writes.clear()
+            self._reads.clear()
         num_tokens, num_heads, head_dim = q.shape
-        num_kv_heads = k.shape[1]
-        slots = metadata.slot_mapping
-        cache.k.view(-1, num_kv_heads * head_dim).index_copy_(0, slots, k.reshape(num_tokens, -1))
-        cache.v.view(-1, num_kv_heads * head_dim).index_copy_(0, slots, v.reshape(num_tokens, -1))
+        shape = CacheShape(cache.k.shape[1], cache.k.shape[2], cache.k.dtype)
+        self._write(k, v, cache, metadata, shape)
 
-        plan = self._plan(metadata, sliding_window, cache)
+        plan = self._read_plan(metadata, sliding_window, shape, head_dim)
         queries = q * scale
         out = q.new_empty(num_tokens, num_heads * head_dim)
         if plan.groups:
@@ -59,19 +89,29 @@ class TorchAttention:
             self._prefill(queries[span], cache, chunk, sliding_window, out[span])
         return out
 
-    def _plan(self, metadata: AttentionMetadata, sliding_window: int | None, cache: KVCache) -> AttentionPlan:
-        if metadata is not self._metadata:
-            self._metadata = metadata
-            self._plans.clear()
-        _, block_size, num_kv_heads, head_dim = cache.k.shape
-        group_tokens = max(1, GROUP_BYTES // (num_kv_heads * head_dim * cache.k.element_size()))
-        key = (sliding_window, block_size, num_kv_heads, group_tokens)
-        plan = self._plans.get(key)
+    def _write(
+        self, k: torch.Tensor, v: torch.Tensor, cache: KVCache, metadata: AttentionMetadata, shape: CacheShape
+    ) -> None:
+        plan = self._writes.get(shape)
         if plan is None:
-            plan = self._plans[key] = make_plan(metadata, *key)
+            plan = self._writes[shape] = plan_writes(metadata, shape)
+        for tensor, new in ((cache.k, k), (cache.v, v)):
+            memory = tensor.transpose(1, 2)
+            if plan.fresh is not None:
+                memory.index_fill_(0, plan.fresh, 0.0)
+            memory.view(-1, k.shape[2]).index_copy_(0, plan.rows, new.reshape(-1, k.shape[2]))
+
+    def _read_plan(
+        self, metadata: AttentionMetadata, sliding_window: int | None, shape: CacheShape, head_dim: int
+    ) -> ReadPlan:
+        plan = self._reads.get((shape, sliding_window))
+        if plan is None:
+            bytes_per_block = shape.block_size * shape.num_kv_heads * head_dim * shape.dtype.itemsize
+            plan = plan_reads(metadata, sliding_window, shape, max(1, GROUP_BYTES // bytes_per_block))
+            self._reads[shape, sliding_window] = plan
         return plan
 
-    def _decode(self, q: torch.Tensor, cache: KVCache, plan: AttentionPlan, out: torch.Tensor) -> None:
+    def _decode(self, q: torch.Tensor, cache: KVCache, plan: ReadPlan, out: torch.Tensor) -> None:
         """q: (B, num_heads, head_dim), scaled. out: (B, num_heads * head_dim)."""
         if plan.order is None:
             for group in plan.groups:
@@ -101,8 +141,8 @@ class TorchAttention:
         num_queries, num_heads, head_dim = q.shape
         num_kv_heads = cache.k.shape[2]
         heads_per_kv = num_heads // num_kv_heads
-        keys = self._gather("k", cache.k, chunk.rows).view(num_kv_heads, chunk.num_keys, head_dim)
-        values = self._gather("v", cache.v, chunk.rows).view(num_kv_heads, chunk.num_keys, head_dim)
+        keys = self._gather("k", cache.k, chunk.rows).view(num_kv_heads, -1, head_dim)
+        values = self._gather("v", cache.v, chunk.rows).view(num_kv_heads, -1, head_dim)
         q = q.view(num_queries, num_kv_heads, heads_per_kv, head_dim)
         out = out.view(num_queries, num_kv_heads, heads_per_kv, head_dim)
         start = chunk.num_keys - num_queries
@@ -166,15 +206,15 @@ class TorchAttention:
         return table[TILE - num_queries :, table.shape[1] - num_keys :]
 
     def _gather(self, name: str, cache: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Rows of head_dim values, in a workspace that lives until the next gather of this name.
+        """Rows of block_size * head_dim values, in a workspace that lives until the next gather of this name.
 
         NOTE: fresh memory for each gather would cost more than the gather (page faults of large allocations).
         """
-        head_dim = cache.shape[3]
-        size = rows.numel() * head_dim
+        width = cache.shape[1] * cache.shape[3]
+        size = rows.numel() * width
         workspace = self._workspaces.get((name, cache.dtype))
         if workspace is None or workspace.numel() < size:
             workspace = self._workspaces[name, cache.dtype] = torch.empty(size, dtype=cache.dtype)
-        gathered = workspace[:size].view(-1, head_dim)
-        torch.index_select(cache.view(-1, head_dim), 0, rows, out=gathered)
+        gathered = workspace[:size].view(-1, width)
+        torch.index_select(cache.transpose(1, 2).view(-1, width), 0, rows, out=gathered)
         return gathered

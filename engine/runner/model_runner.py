@@ -12,7 +12,7 @@ from engine.core.ids import BlockId
 from engine.core.plan import ScheduledSequence, StepPlan, StepResult
 from engine.core.request import Request
 from engine.layers.attention import KVCache
-from engine.layers.torch_attention import TorchAttention
+from engine.layers.torch_attention import TorchAttention, allocate_cache
 from engine.messages import AddSequence, LoadProgress, ModelInfo, RawLogprobs, SequenceId
 from engine.models.registry import LoadedModel, load_model
 from engine.runner.cpu import usable_cpus
@@ -126,14 +126,11 @@ class ModelRunner:
 
 
 def _allocate_caches(loaded: LoadedModel, num_blocks: int, block_size: int) -> tuple[KVCache, ...]:
-    """Zeroed caches, one a layer, of `num_blocks` blocks and the dummy block.
-
-    NOTE: zeroed memory of this size comes from the system untouched, so the pool takes real memory only as it fills.
-    """
-    shape = (num_blocks + 1, block_size, loaded.config.num_kv_heads, loaded.config.head_dim)
+    """Zeroed caches, one a layer, of `num_blocks` blocks and the dummy block."""
+    config = loaded.config
     return tuple(
-        KVCache(torch.zeros(shape, dtype=loaded.dtype), torch.zeros(shape, dtype=loaded.dtype))
-        for _ in range(loaded.config.num_layers)
+        allocate_cache(num_blocks + 1, block_size, config.num_kv_heads, config.head_dim, loaded.dtype)
+        for _ in range(config.num_layers)
     )
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from engine.layers.attention import AttentionMetadata, KVCache
-from engine.layers.torch_attention import TILE, TorchAttention
-from engine.layers.torch_attention_plan import make_plan, padded_keys, split_by_length
+from engine.layers.torch_attention import TILE, TorchAttention, allocate_cache
+from engine.layers.torch_attention_plan import CacheShape, padded_blocks, plan_reads, split_by_length
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 3e-2}
 """float32: rounding of a sum of a few hundred products of unit normals. bfloat16: scores and weights of 8 bits."""
@@ -56,10 +56,12 @@ def make_batch(
 
     lengths = [past + new for past, new in spans]
     needed = [-(-length // block_size) for length in lengths]
-    # Unused blocks and slots hold NaN: nothing outside a sequence may be read into its result.
-    shape = (sum(needed) + 3, block_size, num_kv_heads, head_dim)
-    cache = KVCache(torch.full(shape, math.nan, dtype=dtype), torch.full(shape, math.nan, dtype=dtype))
-    free = (torch.randperm(shape[0] - 1, generator=generator) + 1).tolist()
+    # Blocks hold NaN, also those of the sequences that this step begins: nothing of an earlier owner may be read.
+    num_blocks = sum(needed) + 3
+    cache = allocate_cache(num_blocks, block_size, num_kv_heads, head_dim, dtype)
+    cache.k.fill_(math.nan)
+    cache.v.fill_(math.nan)
+    free = (torch.randperm(num_blocks - 1, generator=generator) + 1).tolist()
     tables = torch.zeros(len(spans), max(needed), dtype=torch.int32)
     slots, new_k, new_v, keys, values = [], [], [], [], []
     for index, (past, _) in enumerate(spans):
@@ -68,8 +70,9 @@ def make_batch(
         position = torch.arange(lengths[index])
         slot = torch.tensor(blocks)[position // block_size] * block_size + position % block_size
         k, v = normal(lengths[index], num_kv_heads, head_dim), normal(lengths[index], num_kv_heads, head_dim)
-        cache.k.view(-1, num_kv_heads, head_dim)[slot[:past]] = k[:past]
-        cache.v.view(-1, num_kv_heads, head_dim)[slot[:past]] = v[:past]
+        for tensor, history in ((cache.k, k), (cache.v, v)):
+            tensor[blocks[: -(-past // block_size)]] = 0.0
+            tensor[slot[:past] // block_size, slot[:past] % block_size] = history[:past]
         slots.append(slot[past:])
         new_k.append(k[past:])
         new_v.append(v[past:])
@@ -203,7 +206,7 @@ def test_small_groups_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("engine.layers.torch_attention.GROUP_BYTES", 1)
     spans = [(length, 1) for length in (3, 200, 77, 0, 129, 76)]
     batch = make_batch(spans, num_heads=4, num_kv_heads=2, head_dim=8, block_size=16, dtype=torch.float32, seed=6)
-    assert len(make_plan(batch.metadata, None, 16, 2, 1).groups) == len(spans)
+    assert len(plan_reads(batch.metadata, None, CacheShape(16, 2, torch.float32), 1).groups) == len(spans)
     check(batch, None)
 
 
@@ -236,7 +239,22 @@ def test_one_long_sequence_is_not_paid_for_by_the_short_ones() -> None:
     assert ranges == [(0, 1), (1, 64)]
 
 
-def test_padded_key_counts_are_few() -> None:
-    sizes = {padded_keys(n) for n in range(1, 8193)}
-    assert len(sizes) <= 60
-    assert all(n <= padded_keys(n) <= max(n + 31, n * 9 // 8) for n in range(1, 8193))
+@pytest.mark.parametrize("block_size", [1, 7, 16, 256])
+def test_padded_sizes_are_few(block_size: int) -> None:
+    counts = range(1, 8192 // block_size + 1)
+    assert len({padded_blocks(n, block_size) for n in counts}) <= 60
+    for n in counts:
+        keys, padded = n * block_size, padded_blocks(n, block_size) * block_size
+        assert keys <= padded < keys + max(32, block_size, keys / 8)
+
+
+def test_a_cache_takes_no_memory_before_it_is_used() -> None:
+    import psutil
+
+    process = psutil.Process()
+    before = process.memory_info().rss
+    cache = allocate_cache(20_000, 16, 8, 64, torch.bfloat16)
+    assert cache.k.shape == cache.v.shape == (20_000, 16, 8, 64)
+    assert cache.k.numel() * 2 > 300 << 20
+    assert process.memory_info().rss - before < 50 << 20
+    assert not cache.v[19_999].any()
