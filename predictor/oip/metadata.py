@@ -15,7 +15,7 @@ SERVER_NAME = "pagedserve"
 PLATFORM = "pagedserve_llm"
 MODEL_VERSION = "1"
 """The one version served. A server serves one model for its whole life."""
-EXTENSIONS = ("binary_tensor_data", "parameters", "schedule_policy")
+EXTENSIONS = ("binary_tensor_data", "parameters", "schedule_policy", "generate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from predictor.disconnect import ClientDisconnectedError, run_until_disconnect
+from predictor.disconnect import ClientDisconnectedError, WatchedStreamingResponse, run_until_disconnect
 from predictor.oip.codec_json import HEADER_LENGTH, decode_request, encode_response
 from predictor.oip.errors import (
     BodyTooLargeError,
@@ -20,16 +20,27 @@ from predictor.oip.errors import (
     public_message,
     retry_after,
 )
+from predictor.oip.generate import (
+    GenerateRequest,
+    decode_generate,
+    first_delta,
+    generate,
+    generate_events,
+    generate_status,
+    start,
+)
 from predictor.oip.infer import call_model
 from predictor.oip.metadata import MODEL_VERSION, check_model, model_metadata, no_repository, server_metadata
 
 if TYPE_CHECKING:
+    from engine.streams import GenerationStream
     from predictor.model import PagedModel
     from predictor.service import GenerationService
 
 MAX_BODY_BYTES = 64 * 2**20
 CLIENT_CLOSED_REQUEST = 499
 Endpoint = Callable[[Request], Awaitable[Response]]
+StatusOf = Callable[[Exception], int]
 
 
 class OIPResponse(Response):
@@ -41,11 +52,11 @@ class OIPResponse(Response):
         return content if isinstance(content, bytes) else orjson.dumps(content)
 
 
-def error_response(error: Exception) -> OIPResponse:
-    """inference_rest.md, "Inference Response JSON Error Object", with the status of the error's class."""
+def error_response(error: Exception, status: int) -> OIPResponse:
+    """inference_rest.md, "Inference Response JSON Error Object"."""
     seconds = retry_after(error)
     headers = None if seconds is None else {"retry-after": str(seconds)}
-    return OIPResponse({"error": public_message(error)}, http_status(error), headers)
+    return OIPResponse({"error": public_message(error)}, status, headers)
 
 
 def build_router(service: GenerationService, model: PagedModel, *, max_body_bytes: int = MAX_BODY_BYTES) -> APIRouter:
@@ -56,8 +67,8 @@ def build_router(service: GenerationService, model: PagedModel, *, max_body_byte
     routes = _Routes(service, model, max_body_bytes)
     router = APIRouter(default_response_class=OIPResponse, tags=["OIP"])
 
-    def add(method: str, path: str, endpoint: Endpoint) -> None:
-        router.add_api_route(path, _guarded(endpoint), methods=[method], name=f"oip-{endpoint.__name__}")
+    def add(method: str, path: str, endpoint: Endpoint, status_of: StatusOf = http_status) -> None:
+        router.add_api_route(path, _guarded(endpoint, status_of), methods=[method], name=f"oip-{endpoint.__name__}")
 
     for path in ("/v2", "/v2/"):
         add("GET", path, routes.server_metadata)
@@ -66,6 +77,8 @@ def build_router(service: GenerationService, model: PagedModel, *, max_body_byte
         add("GET", prefix, routes.model_metadata)
         add("GET", f"{prefix}/ready", routes.model_ready)
         add("POST", f"{prefix}/infer", routes.infer)
+        add("POST", f"{prefix}/generate", routes.generate, generate_status)
+        add("POST", f"{prefix}/generate_stream", routes.generate_stream, generate_status)
     add("POST", "/v2/repository/index", routes.repository_index)
     add("POST", "/v2/repository/models/{model_name}/load", routes.repository_load)
     add("POST", "/v2/repository/models/{model_name}/unload", routes.repository_unload)
@@ -87,7 +100,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def _guarded(endpoint: Endpoint) -> Endpoint:
+def _guarded(endpoint: Endpoint, status_of: StatusOf) -> Endpoint:
     """Turns every exception into OIP's error answer; KServe's own handlers must not see one."""
 
     async def guarded(request: Request) -> Response:
@@ -96,7 +109,7 @@ def _guarded(endpoint: Endpoint) -> Endpoint:
         except (ClientDisconnectedError, ClientDisconnect):
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as error:
-            return error_response(error)
+            return error_response(error, status_of(error))
 
     return guarded
 
@@ -131,6 +144,30 @@ class _Routes:
         if json_length is None:
             return OIPResponse(content)
         return OIPResponse(content, 200, {HEADER_LENGTH: str(json_length)}, "application/octet-stream")
+
+    async def generate(self, request: Request) -> Response:
+        decoded, stream = await self._start_generate(request)
+        async with stream:
+            work = generate(self._service, decoded, stream)
+            return OIPResponse(await run_until_disconnect(request, work))
+
+    async def generate_stream(self, request: Request) -> Response:
+        decoded, stream = await self._start_generate(request)
+        try:
+            # NOTE: nothing is sent before the first token, so that an error until then has a proper status.
+            first = await run_until_disconnect(request, first_delta(stream))
+            events = generate_events(self._service, decoded, stream, first)
+            # NOTE: closing a generator that was never started runs no `finally`: its empty first item starts it.
+            await anext(events)
+        except BaseException:
+            stream.abort()
+            raise
+        return WatchedStreamingResponse(events)
+
+    async def _start_generate(self, request: Request) -> tuple[GenerateRequest, GenerationStream]:
+        self._check_model(request)
+        decoded = decode_generate(await read_body(request, self._max_body_bytes))
+        return decoded, start(self._service, decoded)
 
     async def repository_index(self, _request: Request) -> Response:
         is_ready = self._service.is_ready

@@ -7,22 +7,18 @@ Triton's client all claim the same file and message names in the default pool, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from predictor.oip.errors import MalformedRequestError
+from predictor.oip.proto_files import Method, build_file
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
 FILE_NAME = "pagedserve/open_inference_grpc.proto"
 
-Field = descriptor_pb2.FieldDescriptorProto
-
-# NOTE: "kind name = number" as in a .proto file, where kind is a scalar, a message, "repeated X", or "map X" for
-# map<string, X>; "oneof group kind" puts a field into a oneof. A dotted message name is a nested message.
 _NAME_AND_VERSION = ("string name = 1", "string version = 2")
 _TENSOR = ("string name = 1", "string datatype = 2", "repeated int64 shape = 3")
 _DATA = ("map InferParameter parameters = 4", "InferTensorContents contents = 5")
@@ -92,15 +88,6 @@ _MESSAGES: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """An RPC: the names of its messages, and whether it is a stream in both directions."""
-
-    request: str
-    response: str
-    is_stream: bool = False
-
-
 def _unary(name: str) -> Method:
     return Method(f"{name}Request", f"{name}Response")
 
@@ -119,30 +106,15 @@ METHODS: dict[str, Method] = {
             "RepositoryModelUnload",
         )
     },
-    "ModelStreamInfer": Method("ModelInferRequest", "ModelStreamInferResponse", is_stream=True),
+    "ModelStreamInfer": Method(
+        "ModelInferRequest", "ModelStreamInferResponse", is_client_stream=True, is_server_stream=True
+    ),
 }
 
 
 def file_descriptor() -> Any:
     """The `FileDescriptorProto` of the service."""
-    file = descriptor_pb2.FileDescriptorProto(name=FILE_NAME, package=PACKAGE, syntax="proto3")
-    messages: dict[str, Any] = {}
-    for name, fields in _MESSAGES.items():
-        outer, _, inner = name.rpartition(".")
-        message = messages[outer].nested_type.add(name=inner) if outer else file.message_type.add(name=name)
-        messages[name] = message
-        for field in fields:
-            _add_field(message, name, field)
-    service = file.service.add(name=SERVICE.rpartition(".")[2])
-    for name, method in METHODS.items():
-        service.method.add(
-            name=name,
-            input_type=_type_name(method.request),
-            output_type=_type_name(method.response),
-            client_streaming=method.is_stream,
-            server_streaming=method.is_stream,
-        )
-    return file
+    return build_file(FILE_NAME, PACKAGE, _MESSAGES, {"GRPCInferenceService": METHODS})
 
 
 def message_class(name: str) -> Any:
@@ -159,39 +131,6 @@ def parse_message(kind: Any, data: bytes) -> Any:
         return kind.FromString(data)
     except DecodeError as error:
         raise MalformedRequestError(f"the request is not a valid {kind.DESCRIPTOR.name} message: {error}") from None
-
-
-def _add_field(message: Any, message_name: str, declaration: str) -> None:
-    kinds, _, number = declaration.partition(" = ")
-    *kind, name = kinds.split()
-    label = Field.LABEL_REPEATED if kind[0] in ("repeated", "map") else Field.LABEL_OPTIONAL
-    field = message.field.add(name=name, number=int(number), label=label)
-    if kind[0] == "oneof":
-        if not message.oneof_decl:
-            message.oneof_decl.add(name=kind[1])
-        field.oneof_index = 0
-    if kind[0] == "map":
-        # NOTE: protoc turns map<string, X> into a repeated nested entry message of this name and option.
-        entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
-        entry.options.map_entry = True
-        _set_type(entry.field.add(name="key", number=1, label=Field.LABEL_OPTIONAL), "string")
-        _set_type(entry.field.add(name="value", number=2, label=Field.LABEL_OPTIONAL), kind[1])
-        _set_type(field, f"{message_name}.{entry.name}")
-    else:
-        _set_type(field, kind[-1])
-
-
-def _set_type(field: Any, kind: str) -> None:
-    scalar = getattr(Field, f"TYPE_{kind.upper()}", None)
-    if scalar is not None:
-        field.type = scalar
-    else:
-        field.type = Field.TYPE_MESSAGE
-        field.type_name = _type_name(kind)
-
-
-def _type_name(message: str) -> str:
-    return f".{PACKAGE}.{message}"
 
 
 POOL = descriptor_pool.DescriptorPool()
