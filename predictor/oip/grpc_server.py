@@ -1,23 +1,21 @@
-"""OIP over gRPC: our own `grpc.aio` server for `inference.GRPCInferenceService`."""
+"""Our own `grpc.aio` server: OIP's `inference.GRPCInferenceService`, `grpc.health.v1.Health` and reflection."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from engine.errors import ConfigError
 from predictor.oip.codec_grpc import decode_request, encode_response
-from predictor.oip.errors import (
-    UnsupportedOperationError,
-    grpc_status,
-    public_message,
-    retry_after,
-)
+from predictor.oip.errors import UnsupportedOperationError
+from predictor.oip.grpc_calls import Context, Unary, call_headers, stream_method, unary_method
+from predictor.oip.grpc_health import health_services
+from predictor.oip.grpc_reflection import reflection_services
 from predictor.oip.infer import call_model
 from predictor.oip.metadata import check_model, model_metadata, no_repository, server_metadata
-from predictor.oip.schema import METHODS, SERVICE, ModelStreamInferResponse, message_class, parse_message
+from predictor.oip.schema import METHODS, SERVICE, ModelStreamInferResponse, message_class
 from predictor.oip.stream import answer_stream
 
 if TYPE_CHECKING:
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_MESSAGE_BYTES = 8 * 2**20
 """KServe's default for both directions."""
-MAX_DETAIL_CHARACTERS = 1000
-"""Details travel in an HTTP/2 trailer, whose size clients bound."""
-
-Unary = Callable[[Any, grpc.aio.ServicerContext], Awaitable[Any]]
-Stream = Callable[[AsyncIterator[bytes], grpc.aio.ServicerContext], Awaitable[None]]
 
 
 class GrpcServer:
@@ -62,13 +55,17 @@ class GrpcServer:
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
         ]
+        self._service = service
         self._methods = _Methods(service, model)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
         """Opens the port. Raises `ConfigError` where it cannot be had."""
         server = grpc.aio.server(options=self._options)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._handlers()),))
+        services = {SERVICE: self._handlers(), **health_services(self._service), **reflection_services()}
+        server.add_generic_rpc_handlers(
+            tuple(grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items())
+        )
         address = f"{self._host}:{self.port}"
         try:
             self.port = server.add_insecure_port(address)
@@ -93,49 +90,12 @@ class GrpcServer:
             "RepositoryModelLoad": self._methods.repository_load,
             "RepositoryModelUnload": self._methods.repository_unload,
         }
-        handlers = {name: _unary_handler(name, call) for name, call in calls.items()}
-        handlers["ModelStreamInfer"] = _stream_handler(self._methods.model_stream_infer)
+        handlers = {
+            name: unary_method(message_class(METHODS[name].request), message_class(METHODS[name].response), call)
+            for name, call in calls.items()
+        }
+        handlers["ModelStreamInfer"] = stream_method(ModelStreamInferResponse, self._methods.model_stream_infer)
         return handlers
-
-
-async def abort_call(context: grpc.aio.ServicerContext, error: Exception) -> None:
-    """Ends a call with the status of the error's class."""
-    seconds = retry_after(error)
-    if seconds is not None:
-        context.set_trailing_metadata((("retry-after", str(seconds)),))
-    await context.abort(grpc_status(error), public_message(error)[:MAX_DETAIL_CHARACTERS])
-
-
-def call_headers(context: grpc.aio.ServicerContext) -> dict[str, str]:
-    """The call's metadata as HTTP-like headers; binary entries are left out."""
-    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-
-
-def _unary_handler(name: str, call: Unary) -> grpc.RpcMethodHandler:
-    request_class, response_class = message_class(METHODS[name].request), message_class(METHODS[name].response)
-
-    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> Any:
-        # NOTE: a client that goes away cancels this coroutine; CancelledError is no Exception and passes through.
-        try:
-            return await call(parse_message(request_class, data), context)
-        except Exception as error:
-            await abort_call(context, error)
-
-    return grpc.unary_unary_rpc_method_handler(
-        handle, request_deserializer=None, response_serializer=response_class.SerializeToString
-    )
-
-
-def _stream_handler(call: Stream) -> grpc.RpcMethodHandler:
-    async def handle(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
-        try:
-            await call(requests, context)
-        except Exception as error:
-            await abort_call(context, error)
-
-    return grpc.stream_stream_rpc_method_handler(
-        handle, request_deserializer=None, response_serializer=ModelStreamInferResponse.SerializeToString
-    )
 
 
 class _Methods:
@@ -143,35 +103,35 @@ class _Methods:
         self._service = service
         self._model = model
 
-    async def server_live(self, _request: Any, _context: grpc.aio.ServicerContext) -> Any:
+    async def server_live(self, _request: Any, _context: Context) -> Any:
         return message_class("ServerLiveResponse")(live=self._service.is_live)
 
-    async def server_ready(self, _request: Any, _context: grpc.aio.ServicerContext) -> Any:
+    async def server_ready(self, _request: Any, _context: Context) -> Any:
         return message_class("ServerReadyResponse")(ready=self._service.is_ready)
 
-    async def model_ready(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
+    async def model_ready(self, request: Any, _context: Context) -> Any:
         check_model(self._service, request.name, request.version)
         return message_class("ModelReadyResponse")(ready=bool(await self._model.healthy()))
 
-    async def server_metadata(self, _request: Any, _context: grpc.aio.ServicerContext) -> Any:
+    async def server_metadata(self, _request: Any, _context: Context) -> Any:
         return message_class("ServerMetadataResponse")(**server_metadata())
 
-    async def model_metadata(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
+    async def model_metadata(self, request: Any, _context: Context) -> Any:
         check_model(self._service, request.name, request.version)
         return message_class("ModelMetadataResponse")(**model_metadata(self._service))
 
-    async def model_infer(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
+    async def model_infer(self, request: Any, context: Context) -> Any:
         check_model(self._service, request.model_name, request.model_version)
         decoded = decode_request(request)
         return encode_response(await call_model(self._model, decoded, call_headers(context)), decoded)
 
-    async def model_stream_infer(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
+    async def model_stream_infer(self, requests: AsyncIterator[bytes], context: Context) -> None:
         await answer_stream(self._service, self._model, requests, context.write, call_headers(context))
 
-    async def repository_load(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
+    async def repository_load(self, request: Any, _context: Context) -> Any:
         check_model(self._service, request.model_name, None)
         raise UnsupportedOperationError(no_repository("load"))
 
-    async def repository_unload(self, request: Any, _context: grpc.aio.ServicerContext) -> Any:
+    async def repository_unload(self, request: Any, _context: Context) -> Any:
         check_model(self._service, request.model_name, None)
         raise UnsupportedOperationError(no_repository("unload"))

@@ -31,7 +31,7 @@ def build_file(
     """A proto3 `FileDescriptorProto`.
 
     messages: name to fields, each "kind name = number" as in a .proto file. A kind is a scalar, a message, an enum,
-    "repeated X", "map X" for map<string, X>, or "oneof group X". A dotted name is a nested message, after its outer one.
+    "repeated X", "map X" for map<string, X>, or "oneof group X". A dotted name is a message nested in an earlier one.
     enums: dotted name, nested in a message, to the names of its values from 0 on.
     """
     file = descriptor_pb2.FileDescriptorProto(name=name, package=package, syntax="proto3")

@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
-from predictor.oip.errors import MalformedRequestError
 from predictor.oip.proto_files import Method, build_file
 
 PACKAGE = "inference"
@@ -117,20 +115,9 @@ def file_descriptor() -> Any:
     return build_file(FILE_NAME, PACKAGE, _MESSAGES, {"GRPCInferenceService": METHODS})
 
 
-def message_class(name: str) -> Any:
-    """The class of a message of the package, from the private pool."""
-    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"{PACKAGE}.{name}"))
-
-
-def parse_message(kind: Any, data: bytes) -> Any:
-    """A message from its bytes. Raises `MalformedRequestError`.
-
-    NOTE: parsed here and not by grpc's deserializer, whose failure would reach the client as INTERNAL.
-    """
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        raise MalformedRequestError(f"the request is not a valid {kind.DESCRIPTOR.name} message: {error}") from None
+def message_class(name: str, package: str = PACKAGE) -> Any:
+    """The class of a message of a package in the private pool."""
+    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"{package}.{name}"))
 
 
 POOL = descriptor_pool.DescriptorPool()

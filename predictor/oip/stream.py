@@ -14,13 +14,14 @@ from engine.outputs import SequenceDelta
 from predictor.oip.codec_grpc import decode_request, encode_parameters, encode_response
 from predictor.oip.errors import public_message
 from predictor.oip.exact_text import ExactText
+from predictor.oip.grpc_calls import parse_message
 from predictor.oip.infer import as_response, call_model, submit
 from predictor.oip.infer_types import InferRequest, InferResponse
 from predictor.oip.metadata import MODEL_VERSION, check_model
 from predictor.oip.parameters import RequestParameters
 from predictor.oip.plan import InferencePlan, asks_for_stream, read_plan
 from predictor.oip.results import Row, check_finished, make_output, prompt_bytes
-from predictor.oip.schema import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, parse_message
+from predictor.oip.schema import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
 if TYPE_CHECKING:
     from engine.tokenizer import Tokenizer

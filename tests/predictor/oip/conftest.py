@@ -33,8 +33,9 @@ class GrpcClient:
     """Calls by method name, with messages of our own schema."""
 
     def __init__(self, port: int) -> None:
+        self.target = f"127.0.0.1:{port}"
         self.channel = grpc.aio.insecure_channel(
-            f"127.0.0.1:{port}", options=[("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
+            self.target, options=[("grpc.max_send_message_length", -1), ("grpc.enable_retries", 0)]
         )
 
     def call(self, name: str, request: Any = None, **kwargs: Any) -> Any:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from engine.errors import RequestError
 from predictor.oip import codec_grpc, codec_json
+from predictor.oip.grpc_calls import parse_message
 from predictor.oip.plan import InferencePlan, read_plan
-from predictor.oip.schema import ModelInferRequest, parse_message
+from predictor.oip.schema import ModelInferRequest
 
 FUZZ = settings(
     max_examples=300, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
