@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import ModelLoadError
 from engine.demo import demo_model_path
+from engine.errors import ModelLoadError
 from engine.tokenizer import Tokenizer
 from tests.parity.driver import build, greedy, reference, run
 from tests.parity.real_prompts import CHATS, PLAIN
