@@ -10,7 +10,10 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """KV of one layer. k, v: (num_blocks, block_size, num_kv_heads, head_dim); block 0 is the dummy block."""
+    """KV of one layer. k, v: (num_blocks, block_size, num_kv_heads, head_dim); block 0 is the dummy block.
+
+    The back end that reads a cache also allocates it, and chooses the strides within a block.
+    """
 
     k: torch.Tensor
     v: torch.Tensor

@@ -24,7 +24,7 @@ from engine.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
-MAX_WARM_UP_TOKENS = 512
+MAX_WARM_UP_TOKENS = 256
 """Bounds the warm-up on the CPU, where it serves to touch the weights and compile kernels, and costs start time."""
 
 
