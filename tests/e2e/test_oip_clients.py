@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
@@ -96,12 +97,61 @@ def test_curl(chat_server: Server) -> None:
     assert answer["outputs"][0]["data"] == [PARIS]
 
 
-def test_a_client_that_goes_away_aborts_its_request(tiny_server: Server) -> None:
-    tensor = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}
-    body = {"inputs": [tensor], "parameters": {"max_tokens": 4000, "ignore_eos": True}}
-    path = httpx.get(tiny_server.http_url + "/v2/models").json()["models"][0]
+def test_generate_and_generate_stream(chat_server: Server) -> None:
+    body = {"text_input": CAPITAL, "parameters": {"max_tokens": 5, "temperature": 0, "details": True}}
+    url = f"{chat_server.http_url}/v2/models/model"
+    whole = httpx.post(f"{url}/generate", json=body, timeout=60).json()
+    assert whole["text_output"].startswith(PARIS)
+    assert whole["details"]["finish_reason"] == "length"
+    lines = httpx.post(f"{url}/versions/1/generate_stream", json=body, timeout=60).text.split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
+    assert "".join(event["text_output"] for event in events) == whole["text_output"]
+    assert [event["details"]["token"]["id"] for event in events] == [t["id"] for t in whole["details"]["logprobs"]]
+
+
+def test_grpc_health_and_reflection(chat_server: Server) -> None:
+    health = pytest.importorskip("grpc_health.v1.health_pb2", reason="grpcio-health-checking is not installed")
+    stubs = pytest.importorskip("grpc_health.v1.health_pb2_grpc")
+    database = pytest.importorskip("grpc_reflection.v1alpha.proto_reflection_descriptor_database")
+    with grpc.insecure_channel(chat_server.grpc_address) as channel:
+        for name in ("", "inference.GRPCInferenceService"):
+            answer = stubs.HealthStub(channel).Check(health.HealthCheckRequest(service=name))
+            assert answer.status == health.HealthCheckResponse.SERVING
+        assert "inference.GRPCInferenceService" in database.ProtoReflectionDescriptorDatabase(channel).get_services()
+
+
+def infer_body(**parameters: Any) -> dict[str, Any]:
+    return {
+        "inputs": [{"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}],
+        "parameters": parameters,
+    }
+
+
+@pytest.fixture
+def tiny_url(tiny_server: Server) -> str:
+    name = httpx.get(tiny_server.http_url + "/v2/models").json()["models"][0]
+    return f"{tiny_server.http_url}/v2/models/{name}"
+
+
+def test_V11_n_greedy_sequences_are_equal(tiny_url: str) -> None:
+    body = infer_body(n=3, temperature=0, max_tokens=20, ignore_eos=True)
+    outputs = {o["name"]: o for o in httpx.post(f"{tiny_url}/infer", json=body, timeout=60).json()["outputs"]}
+    ids = outputs["output_ids"]["data"]
+    assert outputs["output_ids"]["shape"] == [3, 20]
+    assert ids[:20] == ids[20:40] == ids[40:]
+
+
+@pytest.mark.parametrize("verb", ["infer", "generate", "generate_stream"])
+def test_a_client_that_goes_away_aborts_its_request(tiny_server: Server, tiny_url: str, verb: str) -> None:
+    body = infer_body(max_tokens=4000, ignore_eos=True)
+    if verb != "infer":
+        body = {"text_input": "Hi", "parameters": body["parameters"]}
     aborted = tiny_server.metric("requests_total", finish_reason="abort")
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{tiny_server.http_url}/v2/models/{path}/infer", json=body, timeout=httpx.Timeout(60, read=0.3))
+    if verb == "generate_stream":
+        with httpx.stream("POST", f"{tiny_url}/{verb}", json=body, timeout=60) as response:
+            assert next(response.iter_text()).startswith("data: ")
+    else:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{tiny_url}/{verb}", json=body, timeout=httpx.Timeout(60, read=0.3))
     until(lambda: tiny_server.metric("requests_total", finish_reason="abort") == aborted + 1, "the abort", 1.0)
     until(lambda: tiny_server.metric("requests_running") == 0, "no request to run", 1.0)
