@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import ModelLoadError
 from engine.demo import demo_model_path
+from engine.errors import ModelLoadError
 
 
 def test_found_without_importing_its_package() -> None:
