@@ -22,6 +22,7 @@ from engine.errors import (
 )
 from predictor.bodies import BodyTooLargeError
 from predictor.disconnect import ClientDisconnectedError
+from predictor.kserve_adapter import InvalidInput
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -74,6 +75,7 @@ def add_exception_handlers(app: FastAPI) -> None:
     """Answers in JSON for whatever a route did not answer itself, unknown paths included."""
     handlers: dict[type[Exception], Any] = {
         PagedServeError: _on_own_error,
+        InvalidInput: _on_invalid_input,
         ClientDisconnectedError: _on_disconnect,
         ClientDisconnect: _on_disconnect,
         RequestValidationError: _on_validation_error,
@@ -86,6 +88,11 @@ def add_exception_handlers(app: FastAPI) -> None:
 
 async def _on_own_error(_: Request, error: PagedServeError) -> Response:
     return error_response(error)
+
+
+async def _on_invalid_input(_: Request, error: InvalidInput) -> Response:
+    # NOTE: what KServe's users raise in their preprocess for a client's mistake.
+    return JSONResponse({"error": str(error)}, HTTPStatus.BAD_REQUEST)
 
 
 async def _on_disconnect(_: Request, __: Exception) -> Response:

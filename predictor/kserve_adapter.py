@@ -38,12 +38,22 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 with _empty_argv():
     import kserve.model_server
     from kserve import InferInput, InferOutput, InferRequest, InferResponse, Model, ModelServer
+    from kserve.errors import InvalidInput
     from kserve.predictor_config import PredictorConfig
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI
 
-__all__ = ["InferInput", "InferOutput", "InferRequest", "InferResponse", "KServeHost", "Model", "mount"]
+__all__ = [
+    "InferInput",
+    "InferOutput",
+    "InferRequest",
+    "InferResponse",
+    "InvalidInput",
+    "KServeHost",
+    "Model",
+    "mount",
+]
 
 KEEP_ALIVE_SECONDS = 65
 
@@ -89,11 +99,21 @@ class KServeHost:
         )
 
     def run(self, model: Model, life: Callable[[], Awaitable[None]]) -> None:
-        """Serves `model` until `life`, which runs beside the HTTP server on its event loop, has called `stop`."""
+        """Serves `model` until `life`, which runs beside the HTTP server on its event loop, has ended.
+
+        Raises what `life` raised.
+        """
+        failures: list[Exception] = []
 
         async def start_engine() -> None:
             self._take_over()
-            await life()
+            try:
+                await life()
+            except Exception as error:
+                # NOTE: raised here it would cancel uvicorn in the midst of its start; it is raised once that has ended.
+                failures.append(error)
+            finally:
+                self.stop()
 
         model.engine = True
         model.start_engine = start_engine
@@ -101,6 +121,8 @@ class KServeHost:
         asyncio.set_event_loop_policy(_uvloop_policy())
         self._server.setup_event_loop = lambda: None
         self._server.start([model])
+        for failure in failures:
+            raise failure
 
     async def wait_open(self) -> int:
         """The port, once it is listened to."""

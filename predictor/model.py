@@ -49,6 +49,10 @@ class PagedModel(Model):  # type: ignore[misc]
         """Loaded, alive and not draining."""
         return self.service.is_ready
 
+    def validate(self, payload: Any) -> Any:
+        """Passes everything on: `predict` validates, whatever protocol KServe's global configuration names."""
+        return payload
+
     async def predict(
         self,
         payload: InferRequest | dict[str, Any],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import socket
 
 from fastapi import APIRouter
@@ -18,6 +17,7 @@ from predictor.config import ServerConfig
 from predictor.http_errors import add_exception_handlers
 from predictor.kserve_adapter import KServeHost, mount
 from predictor.lifecycle import Lifecycle
+from predictor.logs import configure_logging
 from predictor.model import PagedModel
 from predictor.oip import rest
 from predictor.oip.grpc_server import GrpcServer
@@ -36,7 +36,7 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     for flag, port in (("http_port", config.http_port), ("grpc_port", config.grpc_port)):
         check_port_free(flag, port)
     # NOTE: the time at which a counter was made, as a series of its own, doubles the counters and serves nobody here.
-    disable_created_metrics()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     metrics = EngineMetrics(config.model_name, registry, rejection_reasons=REJECTION_REASONS)
     engine = AsyncEngine(config.engine, metrics)
@@ -44,7 +44,7 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     model = model_class(service)
     mount(build_routers(service, model, registry), add_exception_handlers)
     host = KServeHost(http_port=config.http_port, grace_period=HTTP_GRACE_SECONDS)
-    _configure_logging()
+    configure_logging()
     grpc = GrpcServer(service, model, config.grpc_port, max_message_length=config.grpc_max_message_length)
     lifecycle = Lifecycle(engine, service, host, grpc, drain_timeout=config.drain_timeout)
     host.run(model, lifecycle.run)
@@ -87,15 +87,3 @@ def check_port_free(flag: str, port: int) -> None:
         except OSError as error:
             reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
             raise ConfigError(f"port {port} {reason}; choose another one with --{flag}") from None
-
-
-def _configure_logging() -> None:
-    # NOTE: KServe gives handlers to its own and uvicorn's loggers only.
-    for name in ("predictor", "engine"):
-        logger = logging.getLogger(name)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        if not logger.handlers:
-            handler = logging.StreamHandler()
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-            logger.addHandler(handler)

@@ -154,7 +154,8 @@ def test_a_port_in_use_ends_with_1_and_names_the_flag(make_server: MakeServer, f
 def test_M1_M2_aborted_streams_leave_no_trace(tiny_server: Server) -> None:
     aborts = tiny_server.metric("requests_total", finish_reason="abort")
     with ExitStack() as streams:
-        for events in [streams.enter_context(streaming(tiny_server)) for _ in range(5)]:
+        five = [streams.enter_context(streaming(tiny_server)) for _ in range(5)]
+        for events in five:
             events.read(1)
         until(lambda: tiny_server.metric("requests_running") == 5, "five running requests")
         assert tiny_server.metric("kv_cache_usage_ratio") > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from predictor.kserve_adapter import InvalidInput
 from predictor.model import PagedModel
 from tests.fake_engine import FakeEngine
 from tests.predictor.openai.asgi_client import until
@@ -136,6 +137,19 @@ class Shouting(PagedModel):
             if output.name == "text_output":
                 output.data = [text.upper() for text in output.data]
         return result
+
+
+class Picky(PagedModel):
+    """Refuses in KServe's way."""
+
+    async def preprocess(self, payload, headers=None):
+        raise InvalidInput("no thanks")
+
+
+async def test_kserves_own_error_for_a_clients_mistake_is_400(make_app) -> None:
+    answer = await make_app(model_class=Picky).client.post("/v1/models/model:predict", {"instances": ["Hi"]})
+    assert answer.status == 400
+    assert "no thanks" in answer.json["error"]
 
 
 async def test_overridden_handlers_work_on_predict(make_app) -> None:
