@@ -10,13 +10,6 @@ import pytest
 from tests.e2e.server import Server
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All end-to-end tests run in one worker: they share the servers, and the machine has few cores."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("e2e"))
-
-
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama checkpoint in float32 that generates a token in about a millisecond."""
