@@ -16,10 +16,10 @@ from typing import Protocol
 import msgspec
 import zmq
 
-from engine.build import build_engine
 from engine.codec import engine_codec, front_codec
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
+from engine.cpu import keep_threads_apart
 from engine.errors import PagedServeError
 from engine.messages import EngineFailed, EngineMessage, EngineReady, FrontMessage, LoadProgress, Shutdown
 
@@ -87,6 +87,10 @@ def main(address: str, config_json: str) -> int:
     channel = ZmqChannel(address)
     try:
         config = msgspec.json.decode(config_json, type=EngineConfig, dec_hook=lambda kind, value: kind(value))
+        keep_threads_apart(config.num_threads)
+        # NOTE: torch comes in here, after its threads have been told where to run.
+        from engine.build import build_engine
+
         core = build_engine(config, _Throttled(channel))
         channel.send(EngineReady(core.info))
         run_loop(core, channel)

@@ -11,11 +11,11 @@ from engine.config import EngineConfig
 from engine.core.ids import BlockId
 from engine.core.plan import ScheduledSequence, StepPlan, StepResult
 from engine.core.request import Request
+from engine.cpu import usable_cpus
 from engine.layers.attention import KVCache
 from engine.layers.torch_attention import TorchAttention, allocate_cache
 from engine.messages import AddSequence, LoadProgress, ModelInfo, RawLogprobs, SequenceId
 from engine.models.registry import LoadedModel, load_model
-from engine.runner.cpu import usable_cpus
 from engine.runner.memory import available_memory, block_bytes, choose_max_model_len, choose_num_blocks
 from engine.runner.rows import RowTable
 from engine.runner.step_inputs import build_step_inputs
