@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from engine.errors import StartupError
-from predictor.args import parse_config, usage
+from predictor.args import ENV_PREFIX, parse_config, usage
 
 USAGE_ERROR = 2
 
@@ -19,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StartupError as error:
         print(f"pagedserve: {error}\n{usage()}", file=sys.stderr)
         return USAGE_ERROR
+    # NOTE: the engine process, and whatever else is started from here, inherits the environment but needs no key.
+    os.environ.pop(f"{ENV_PREFIX}API_KEY", None)
     # NOTE: importing kserve takes seconds and parses the command line: only after ours is known to be right.
     from predictor.server import serve
 

@@ -38,8 +38,9 @@ class _Parser(argparse.ArgumentParser):
 def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfig:
     """The configuration of this server. Raises `ConfigError`; `--help` and `--version` print and raise `SystemExit`."""
     given = _from_environment(environ)
-    given.update(vars(_parser().parse_args([_underscored(word) for word in argv])))
+    given.update(_from_command_line([_underscored(word) for word in argv]))
     given["served_model_aliases"] = _aliases(given.get("served_model_aliases", ()))
+    given["api_key"] = tuple(key.strip() for word in given.get("api_key", ()) for key in word.split(","))
     if "model_dir" not in given:
         from engine.demo import demo_model_path
 
@@ -54,6 +55,16 @@ def parse_config(argv: Sequence[str], environ: Mapping[str, str]) -> ServerConfi
 def usage() -> str:
     """The line that a refusal ends with."""
     return "run `python -m predictor --help` for the flags"
+
+
+def _from_command_line(words: Sequence[str]) -> dict[str, Any]:
+    given, unknown = _parser().parse_known_args(words)
+    if unknown:
+        # NOTE: the value of a misspelt flag may be a key, which must not reach a log.
+        hidden = any("api_key" in word for word in words)
+        flags = [word.partition("=")[0] for word in unknown if word.startswith("--" if hidden else "-")]
+        raise ConfigError(f"unrecognized: {' '.join(flags or ([] if hidden else unknown)) or 'a word after the flags'}")
+    return vars(given)
 
 
 def _parser() -> _Parser:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from predictor.api_keys import check_keys
 
 MAX_PORT = 65535
 
@@ -18,6 +20,9 @@ class ServerConfig:
     model_name: name on the OIP paths, without a slash. served_model_aliases: further names for OpenAI bodies.
     http_port, grpc_port: 0 lets the system choose.
     grpc_max_message_length: bytes of one gRPC message, in and out.
+    ssl_certfile, ssl_keyfile: PEM certificate chain and key of REST and gRPC; without them neither is encrypted.
+    ssl_client_ca: PEM certificates of which one must have signed the client's (mutual TLS).
+    api_key: keys of which every client must present one, together with those in api_key_file; none lets everybody in.
     max_waiting_requests: sequences that may wait for a place in the batch; max_waiting_tokens: their prompt tokens.
     drain_timeout: seconds that running requests get to finish at SIGTERM.
     stall_timeout: seconds without a step, while there is work, after which the server is no longer live.
@@ -29,6 +34,11 @@ class ServerConfig:
     http_port: int = 8080
     grpc_port: int = 8081
     grpc_max_message_length: int = 8 * 1024 * 1024
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+    ssl_client_ca: Path | None = None
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: Path | None = None
     max_waiting_requests: int = 512
     max_waiting_tokens: int | None = None
     drain_timeout: float = 30.0
@@ -49,6 +59,14 @@ class ServerConfig:
         if self.http_port == self.grpc_port != 0:
             raise ConfigError(f"http_port and grpc_port must differ, both are {self.http_port}")
         _check_integer("grpc_max_message_length", self.grpc_max_message_length, 1024, 2**31 - 1)
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            given, other = (
+                ("ssl_certfile", "ssl_keyfile") if self.ssl_keyfile is None else ("ssl_keyfile", "ssl_certfile")
+            )
+            raise ConfigError(f"{given} needs {other} beside it")
+        if self.ssl_client_ca is not None and self.ssl_certfile is None:
+            raise ConfigError("ssl_client_ca needs ssl_certfile and ssl_keyfile beside it")
+        check_keys(self.api_key)
         _check_integer("max_waiting_requests", self.max_waiting_requests, 1, None)
         if self.max_waiting_tokens is not None:
             _check_integer("max_waiting_tokens", self.max_waiting_tokens, 1, None)

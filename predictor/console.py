@@ -6,6 +6,7 @@ import json
 import logging
 import shlex
 import sys
+from dataclasses import dataclass
 from typing import TextIO
 
 from tqdm import tqdm
@@ -43,12 +44,41 @@ class LoadingDisplay:
             self._bar = None
 
 
-def ready_text(model_name: str, info: ModelInfo, http_port: int, grpc_port: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a client needs to be let in."""
+
+    tls: bool = False
+    client_certificates: bool = False
+    api_keys: bool = False
+
+    @property
+    def curl_options(self) -> str:
+        """For a shell; the names in capitals are the caller's to fill in, $API_KEY is a variable."""
+        options = ["--cacert CA.pem"] if self.tls else []
+        options += ["--cert CLIENT.pem --key CLIENT.key"] if self.client_certificates else []
+        options += ['-H "Authorization: Bearer $API_KEY"'] if self.api_keys else []
+        return "".join(f"{option} " for option in options)
+
+
+OPEN = Access()
+"""Anybody is let in."""
+
+
+def ready_text(
+    model_name: str,
+    info: ModelInfo,
+    http_port: int,
+    grpc_port: int,
+    access: Access = OPEN,
+) -> str:
     """The last lines of a start: what is served where, and a command to try it."""
+    scheme, security = ("https", " (both TLS)") if access.tls else ("http", "")
     body = json.dumps({"model": model_name, "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0})
     return (
         f"Serving {model_name} ({info.architecture}, {info.num_parameters / 1e6:.0f} M parameters, {info.dtype} on "
         f"{info.device}, context {info.max_model_len} tokens, {info.num_blocks} KV blocks of {info.block_size}) "
-        f"on REST port {http_port} and gRPC port {grpc_port}. Try it:\n"
-        f"curl http://localhost:{http_port}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+        f"on REST port {http_port} and gRPC port {grpc_port}{security}. Try it:\n"
+        f"curl {access.curl_options}{scheme}://localhost:{http_port}/v1/completions "
+        f"-H 'Content-Type: application/json' -d {shlex.quote(body)}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from engine.config import DEVICES, DTYPES
@@ -95,6 +96,18 @@ FLAGS: tuple[Flag, ...] = (
         "seconds without a step, while there is work, after which the server is not live",
         "SECONDS",
     ),
+    Flag("security", "ssl_certfile", Path, "PEM certificate chain of REST and gRPC", "PATH"),
+    Flag("security", "ssl_keyfile", Path, "PEM private key of the certificate", "PATH"),
+    Flag("security", "ssl_client_ca", Path, "PEM certificates that sign clients' own: asks clients for one", "PATH"),
+    Flag(
+        "security",
+        "api_key",
+        str,
+        "keys, with commas or apart, of which every client must send one; ps shows them: better by variable or file",
+        "KEY",
+        is_list=True,
+    ),
+    Flag("security", "api_key_file", Path, "file of further keys, one a line; read anew when it changes", "PATH"),
     Flag("admission", "max_waiting_requests", parse_integer, "sequences that may wait; more are answered 429", "N"),
     Flag("admission", "max_waiting_tokens", parse_integer, "prompt tokens that may wait; more are answered 429", "N"),
     Flag("batch", "max_model_len", parse_integer, "tokens of prompt and output of one sequence", "N"),
@@ -112,6 +125,11 @@ UNSET_DEFAULTS = {
     "model_name": "the folder's name, or model",
     "served_model_aliases": "none",
     "num_threads": "every core",
+    "ssl_certfile": "none, not encrypted",
+    "ssl_keyfile": "none",
+    "ssl_client_ca": "none",
+    "api_key": "none, open to everybody",
+    "api_key_file": "none",
     "max_waiting_tokens": "no bound",
     "max_model_len": "the model's own",
     "num_kv_blocks": "measured",

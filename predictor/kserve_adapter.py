@@ -11,6 +11,10 @@ Each assumption has a test in tests/predictor/test_kserve_adapter.py, so that a 
 5. `ModelServer.setup_event_loop` sets up a loop that never runs: replaced by nothing. `asyncio.run` makes the loop.
 6. `_rest_server._server` is uvicorn's: its `capture_signals` would close the listener at SIGTERM, `startup` returns
    when the listener is open, `servers` are asyncio's, and `should_exit` ends it.
+7. `_rest_server.config` is uvicorn's, and not yet loaded when `start_engine` runs: its `ssl_context_factory` then gives
+   the TLS context. KServe's own `ssl_certfile` stays unset: with it port 8080 would become 8443, and its watcher of the
+   files misses later changes of a mounted secret and the client CA.
+8. `app.user_middleware` is built into the app at its first call: what stands in it before then is in use.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,9 +45,11 @@ with _empty_argv():
     from kserve import InferInput, InferOutput, InferRequest, InferResponse, Model, ModelServer
     from kserve.errors import InvalidInput
     from kserve.predictor_config import PredictorConfig
+    from kserve.protocol.infer_type import RequestedOutput
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI
+    from starlette.types import ASGIApp
 
 __all__ = [
     "InferInput",
@@ -52,14 +59,19 @@ __all__ = [
     "InvalidInput",
     "KServeHost",
     "Model",
+    "RequestedOutput",
     "mount",
 ]
 
 KEEP_ALIVE_SECONDS = 65
 
 
-def mount(routers: Sequence[APIRouter], add_exception_handlers: Callable[[FastAPI], None]) -> FastAPI:
-    """KServe's app with these routes and nothing else."""
+def mount(
+    routers: Sequence[APIRouter],
+    add_exception_handlers: Callable[[FastAPI], None],
+    guard: Callable[[ASGIApp], ASGIApp] | None = None,
+) -> FastAPI:
+    """KServe's app with these routes and nothing else. guard: wraps them all, unknown paths too."""
     app: FastAPI = kserve.model_server.app
     app.router.routes.clear()
     app.router.redirect_slashes = False
@@ -68,6 +80,8 @@ def mount(routers: Sequence[APIRouter], add_exception_handlers: Callable[[FastAP
     for router in routers:
         app.include_router(router)
     add_exception_handlers(app)
+    if guard is not None:
+        app.add_middleware(guard)
     return app
 
 
@@ -75,9 +89,13 @@ class KServeHost:
     """One `ModelServer` with one model, whose life is in our hands.
 
     grace_period: seconds that open HTTP responses get once `stop` has been called.
+    tls_context: makes the context of HTTPS; without it the listener is not encrypted.
     """
 
-    def __init__(self, *, http_port: int, grace_period: int) -> None:
+    def __init__(
+        self, *, http_port: int, grace_period: int, tls_context: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
+        self._tls_context = tls_context
         self._opened = asyncio.Event()
         self._server = ModelServer(
             http_port=http_port,
@@ -140,6 +158,8 @@ class KServeHost:
     def _take_over(self) -> None:
         self._server._rest_server.create_application = lambda: None
         self._uvicorn.capture_signals = contextlib.nullcontext
+        if (tls_context := self._tls_context) is not None:
+            self._server._rest_server.config.ssl_context_factory = lambda _config, _default: tls_context()
         start_up = self._uvicorn.startup
 
         async def startup(*args: Any, **kwargs: Any) -> None:

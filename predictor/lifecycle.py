@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineDeadError, RequestAbortedError
-from predictor.console import LoadingDisplay, ready_text
+from predictor.console import OPEN, Access, LoadingDisplay, ready_text
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -59,6 +59,7 @@ class Lifecycle:
         grpc: GrpcListener,
         *,
         drain_timeout: float,
+        access: Access = OPEN,
         death_notice: float = DEATH_NOTICE_SECONDS,
         end_now: Callable[[int], None] = os._exit,
     ) -> None:
@@ -68,6 +69,7 @@ class Lifecycle:
         self._http = http
         self._grpc = grpc
         self._drain_timeout = drain_timeout
+        self._access = access
         self._death_notice = death_notice
         self._end_now = end_now
         self._asked_to_stop = asyncio.Event()
@@ -126,7 +128,8 @@ class Lifecycle:
             ready.cancel()
             display.close()
         port = await self._http.wait_open()
-        print(ready_text(self._service.model_name, self._service.info, port, self._grpc.port), flush=True)
+        name, info = self._service.model_name, self._service.info
+        print(ready_text(name, info, port, self._grpc.port, self._access), flush=True)
 
     async def _drain(self, died: asyncio.Task[None]) -> None:
         """Lets what runs finish; aborts what is left at the drain timeout."""

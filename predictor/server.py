@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import socket
 
 from fastapi import APIRouter
@@ -13,7 +14,10 @@ from engine.errors import ConfigError
 from engine.metrics import EngineMetrics
 from predictor import health, routes_metrics, routes_models, routes_tokenize
 from predictor.admission import Admission
+from predictor.api_keys import ApiKeys
 from predictor.config import ServerConfig
+from predictor.console import Access
+from predictor.guard import GrpcGuard, HttpGuard
 from predictor.http_errors import add_exception_handlers
 from predictor.kserve_adapter import KServeHost, mount
 from predictor.lifecycle import Lifecycle
@@ -23,6 +27,7 @@ from predictor.oip import rest
 from predictor.oip.grpc_server import GrpcServer
 from predictor.openai import routes as openai_routes
 from predictor.service import REJECTION_REASONS, GenerationService
+from predictor.tls import TlsFiles
 
 HTTP_GRACE_SECONDS = 5
 
@@ -31,10 +36,14 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     """Serves until a signal or the engine's death; returns the exit code.
 
     model_class: `PagedModel`, or a subclass with its own `preprocess` or `postprocess`.
-    Raises `ConfigError` where a port is in use.
+    Raises `ConfigError` where a port is in use, or a certificate, key or file of API keys cannot be used.
     """
     for flag, port in (("http_port", config.http_port), ("grpc_port", config.grpc_port)):
         check_port_free(flag, port)
+    tls = None
+    if config.ssl_certfile is not None and config.ssl_keyfile is not None:
+        tls = TlsFiles(config.ssl_certfile, config.ssl_keyfile, config.ssl_client_ca)
+    keys = ApiKeys(config.api_key, config.api_key_file)
     # NOTE: the time at which a counter was made, as a series of its own, doubles the counters and serves nobody here.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
@@ -42,11 +51,24 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     engine = AsyncEngine(config.engine, metrics)
     service = build_service(config, engine, metrics)
     model = model_class(service)
-    mount(build_routers(service, model, registry), add_exception_handlers)
-    host = KServeHost(http_port=config.http_port, grace_period=HTTP_GRACE_SECONDS)
+    guard = functools.partial(HttpGuard, keys=keys) if keys else None
+    mount(build_routers(service, model, registry), add_exception_handlers, guard)
+    host = KServeHost(
+        http_port=config.http_port, grace_period=HTTP_GRACE_SECONDS, tls_context=tls.http_context if tls else None
+    )
     configure_logging()
-    grpc = GrpcServer(service, model, config.grpc_port, max_message_length=config.grpc_max_message_length)
-    lifecycle = Lifecycle(engine, service, host, grpc, drain_timeout=config.drain_timeout)
+    grpc = GrpcServer(
+        service,
+        model,
+        config.grpc_port,
+        max_message_length=config.grpc_max_message_length,
+        credentials=tls.grpc_credentials() if tls else None,
+        interceptors=[GrpcGuard(keys)] if keys else [],
+    )
+    access = Access(
+        tls=tls is not None, client_certificates=bool(tls and tls.wants_client_certificates), api_keys=bool(keys)
+    )
+    lifecycle = Lifecycle(engine, service, host, grpc, drain_timeout=config.drain_timeout, access=access)
     host.run(model, lifecycle.run)
     return lifecycle.exit_code
 

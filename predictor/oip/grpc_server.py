@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -25,12 +25,25 @@ if TYPE_CHECKING:
 DEFAULT_MAX_MESSAGE_BYTES = 8 * 2**20
 """KServe's default for both directions."""
 
+# NOTE: a long call is silent while its prompt waits, and proxies close silent connections: both sides may ping. By
+# gRPC's own defaults a client that pings more than every 5 minutes has its connection closed.
+KEEP_ALIVE_OPTIONS = (
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+"""A client may ping every 5 s (most libraries allow it 10 s at the least), the server does so every minute, and a
+connection whose ping is not answered within 20 s is closed. No connection is closed for its age."""
+
 
 class GrpcServer:
     """Serves until `stop`. Construct and use it on one running event loop.
 
     port: 0 takes a free one; `port` tells which after `start`. max_message_length: bytes of one message, in and
-    out; a longer one is refused with RESOURCE_EXHAUSTED.
+    out; a longer one is refused with RESOURCE_EXHAUSTED. credentials: those of TLS; without them nothing is encrypted.
+    interceptors: see every call before its method does.
     """
 
     def __init__(
@@ -41,6 +54,8 @@ class GrpcServer:
         *,
         host: str = "[::]",
         max_message_length: int = DEFAULT_MAX_MESSAGE_BYTES,
+        credentials: grpc.ServerCredentials | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self.port = port
         self._host = host
@@ -49,26 +64,26 @@ class GrpcServer:
             ("grpc.max_send_message_length", max_message_length),
             # NOTE: without it a second server on the port would take part of its connections unnoticed.
             ("grpc.so_reuseport", 0),
-            # NOTE: clients ping to keep long calls alive; the default of 5 minutes would close their connections.
-            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.keepalive_time_ms", 60_000),
-            ("grpc.keepalive_timeout_ms", 20_000),
+            *KEEP_ALIVE_OPTIONS,
         ]
+        self._credentials = credentials
+        self._interceptors = interceptors
         self._service = service
         self._methods = _Methods(service, model)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
         """Opens the port. Raises `ConfigError` where it cannot be had."""
-        server = grpc.aio.server(options=self._options)
-        services = {SERVICE: self._handlers(), **health_services(self._service), **reflection_services()}
+        server = grpc.aio.server(options=self._options, interceptors=self._interceptors)
         server.add_generic_rpc_handlers(
-            tuple(grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items())
+            tuple(grpc.method_handlers_generic_handler(name, handlers) for name, handlers in self.services().items())
         )
         address = f"{self._host}:{self.port}"
         try:
-            self.port = server.add_insecure_port(address)
+            if self._credentials is None:
+                self.port = server.add_insecure_port(address)
+            else:
+                self.port = server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             raise ConfigError(f"cannot listen for gRPC on {address}: {error}; choose another --grpc_port") from error
         await server.start()
@@ -78,6 +93,10 @@ class GrpcServer:
         """Takes no new calls; running ones get `grace` seconds, then they are cancelled. Idempotent."""
         if self._server is not None:
             await self._server.stop(grace)
+
+    def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler]]:
+        """Every method that is served, by service and name."""
+        return {SERVICE: self._handlers(), **health_services(self._service), **reflection_services()}
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler]:
         calls: dict[str, Unary] = {
