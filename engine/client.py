@@ -46,7 +46,7 @@ from engine.messages import (
 from engine.metrics import EngineListener, RequestRecord
 from engine.output.processor import OutputProcessor
 from engine.sampling_params import SamplingParams
-from engine.streams import GenerationStream
+from engine.streams import MAX_STREAM_BUFFER, GenerationStream
 from engine.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -94,11 +94,14 @@ class AsyncEngine:
     """An engine in its own process.
 
     `start()` returns at once; `phase` goes from "loading" to "ready" or "dead". After "dead" every stream has raised
-    `EngineDeadError` and `failure` says why.
+    `EngineDeadError` and `failure` says why. max_stream_buffer: tokens that may wait for the reader of one stream.
     """
 
-    def __init__(self, config: EngineConfig, listener: EngineListener) -> None:
+    def __init__(
+        self, config: EngineConfig, listener: EngineListener, *, max_stream_buffer: int = MAX_STREAM_BUFFER
+    ) -> None:
         self.config = config
+        self.max_stream_buffer = max_stream_buffer
         self.phase: Phase = "loading"
         self.progress: LoadProgress | None = None
         self.failure: str | None = None
@@ -113,6 +116,8 @@ class AsyncEngine:
         self._last_activity = time.monotonic()
         self._ready = asyncio.Event()
         self._dead = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._process: ProcessLike | None = None
         self._socket: zmq.asyncio.Socket | None = None
         self._outgoing = front_codec()
@@ -139,6 +144,10 @@ class AsyncEngine:
     async def wait_dead(self) -> None:
         """Returns once the engine process has failed or ended without being asked to."""
         await self._dead.wait()
+
+    async def wait_idle(self) -> None:
+        """Returns once no request is in flight."""
+        await self._idle.wait()
 
     async def stop(self) -> None:
         """Ends the engine process; streams still open raise `RequestAbortedError`. Idempotent."""
@@ -226,12 +235,13 @@ class AsyncEngine:
         if self._output_processor is None or self.phase != "ready":
             raise self._unavailable()
         assert request.request_id not in self._requests, "a prepared request is submitted once"
-        stream = GenerationStream(request, self._abort)
+        stream = GenerationStream(request, self._abort, self.max_stream_buffer)
         sequences = request.sequences()
         tracked = _Tracked(stream, [s.sequence_id for s in sequences])
         if not self._requests:
             self._last_activity = time.monotonic()
         self._requests[request.request_id] = tracked
+        self._idle.clear()
         self._num_waiting += len(sequences)
         self._num_waiting_prompt_tokens += len(sequences) * len(request.prompt_token_ids)
         self._output_processor.add(request)
@@ -274,6 +284,8 @@ class AsyncEngine:
     def _close(self, tracked: _Tracked, finish_reason: str) -> None:
         request = tracked.stream.request
         del self._requests[request.request_id]
+        if not self._requests:
+            self._idle.set()
         for sequence_id in list(tracked.waiting):
             self._leave_queue(tracked, sequence_id)
         if tracked.deadline_timer is not None:
@@ -414,6 +426,8 @@ class AsyncEngine:
                 self._end(tracked, RequestAbortedError("the engine could not run this request: it exceeds its pool"))
                 continue
             tracked.stream.push(delta)
+            if self._requests.get(request_id) is not tracked:
+                continue  # its reader was too slow, and the stream has ended itself
             if delta.finish_reason is not None:
                 tracked.finish_reasons.append(delta.finish_reason)
                 self._leave_queue(tracked, SequenceId(f"{request_id}/{delta.index}"))

@@ -13,6 +13,7 @@
     │   ├── EngineDrainingError
     │   └── EngineDeadError
     ├── RequestAbortedError       the request was aborted while it ran (drain timeout, cancel)
+    │   └── SlowReaderError         its client read too slowly
     ├── DeadlineExceededError     the request's own deadline passed
     └── StartupError              refused at start
         ├── ConfigError             a flag or argument
@@ -89,6 +90,10 @@ class EngineDeadError(UnavailableError):
 
 class RequestAbortedError(PagedServeError):
     """The request was aborted while it ran, by the server (HTTP 503, gRPC UNAVAILABLE)."""
+
+
+class SlowReaderError(RequestAbortedError):
+    """More waits for the reader of a stream than the server buffers."""
 
 
 class DeadlineExceededError(PagedServeError):

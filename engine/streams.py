@@ -7,12 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from engine.errors import PagedServeError
+from engine.errors import PagedServeError, SlowReaderError
 from engine.inputs import GenerationRequest
 from engine.outputs import CompletionOutput, RequestOutput, SequenceDelta
 
 MAX_PENDING_DELTAS = 64
 """A reader this far behind gets the further tokens of a sequence merged into one delta."""
+
+MAX_STREAM_BUFFER = 8192
+"""Tokens that may wait for the reader of one stream, unless `--max_stream_buffer` says otherwise. An alternative token
+whose log probability is told counts as one too: it takes as much memory."""
 
 
 class GenerationStream:
@@ -20,15 +24,25 @@ class GenerationStream:
 
     Iterate with `async for`, inside `async with` so that leaving early aborts what still runs. Iterating raises the
     error that ended the request: `EngineDeadError`, `RequestAbortedError` or `DeadlineExceededError`.
+
+    max_pending: tokens that may wait here for a reader that iterates. Beyond them the request is aborted, what waits is
+    dropped, and the reader gets `SlowReaderError`. `collect` has no such bound: it is never behind for long.
     """
 
-    def __init__(self, request: GenerationRequest, on_abort: Callable[[GenerationStream], None]) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        on_abort: Callable[[GenerationStream], None],
+        max_pending: int = MAX_STREAM_BUFFER,
+    ) -> None:
         self.request = request
         self.num_cached_tokens = 0
         """Prefix hit of the request's first admitted sequence."""
         self.first_token_time: float | None = None
         self._on_abort = on_abort
         self._pending: deque[SequenceDelta] = deque()
+        self._num_pending = 0
+        self._max_pending: int | None = max_pending
         self._unfinished = request.params.n
         self._error: PagedServeError | None = None
         self._aborted = False
@@ -42,9 +56,14 @@ class GenerationStream:
     # --- the engine client's side -----------------------------------------------------------------------------------
 
     def push(self, delta: SequenceDelta) -> None:
-        """Adds what a step brought."""
+        """Adds what a step brought. May abort the request, when its reader is too far behind."""
         if delta.finish_reason is not None:
             self._unfinished -= 1
+        self._num_pending += _size(delta)
+        # NOTE: what has finished grows no further, and is left for its reader however slow it is.
+        if self._unfinished and self._max_pending is not None and self._num_pending > self._max_pending:
+            self._give_up()
+            return
         if len(self._pending) >= MAX_PENDING_DELTAS:
             self._merge(delta)
         else:
@@ -56,6 +75,17 @@ class GenerationStream:
         if not self.is_done:
             self._error = error
             self._wake()
+
+    def _give_up(self) -> None:
+        self._pending.clear()
+        self._num_pending = 0
+        self._on_abort(self)
+        self.fail(
+            SlowReaderError(
+                f"the request was aborted: more than {self._max_pending} tokens waited for its client to read them; "
+                "read the stream faster, or generate without streaming"
+            )
+        )
 
     def _merge(self, delta: SequenceDelta) -> None:
         for position in range(len(self._pending) - 1, -1, -1):
@@ -94,7 +124,9 @@ class GenerationStream:
             if self._aborted:
                 raise StopAsyncIteration
             if self._pending:
-                return self._pending.popleft()
+                delta = self._pending.popleft()
+                self._num_pending -= _size(delta)
+                return delta
             if self._error is not None:
                 raise self._error
             if self._unfinished == 0:
@@ -112,6 +144,7 @@ class GenerationStream:
 
     async def collect(self) -> RequestOutput:
         """Waits for the end and returns the whole; aborts the request when cancelled. Raises as iterating does."""
+        self._max_pending = None
         async with self:
             outputs = [CompletionOutput(index) for index in range(self.request.params.n)]
             async for delta in self:
@@ -123,3 +156,7 @@ class GenerationStream:
                 outputs,
                 self.num_cached_tokens,
             )
+
+
+def _size(delta: SequenceDelta) -> int:
+    return len(delta.token_ids) + sum(len(position.top) for position in delta.logprobs or ())

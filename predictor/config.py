@@ -8,9 +8,12 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.streams import MAX_STREAM_BUFFER
 from predictor.api_keys import check_keys
 
 MAX_PORT = 65535
+MAX_BODY_SIZE = 16 * 1024 * 1024
+"""Bytes of one REST body, unless `--max_body_size` says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,8 @@ class ServerConfig:
 
     model_name: name on the OIP paths, without a slash. served_model_aliases: further names for OpenAI bodies.
     http_port, grpc_port: 0 lets the system choose.
-    grpc_max_message_length: bytes of one gRPC message, in and out.
+    grpc_max_message_length: bytes of one gRPC message, in and out. max_body_size: bytes of one REST body.
+    max_stream_buffer: tokens that may wait for the reader of one stream.
     ssl_certfile, ssl_keyfile: PEM certificate chain and key of REST and gRPC; without them neither is encrypted.
     ssl_client_ca: PEM certificates of which one must have signed the client's (mutual TLS).
     api_key: keys of which every client must present one, together with those in api_key_file; none lets everybody in.
@@ -34,6 +38,8 @@ class ServerConfig:
     http_port: int = 8080
     grpc_port: int = 8081
     grpc_max_message_length: int = 8 * 1024 * 1024
+    max_body_size: int = MAX_BODY_SIZE
+    max_stream_buffer: int = MAX_STREAM_BUFFER
     ssl_certfile: Path | None = None
     ssl_keyfile: Path | None = None
     ssl_client_ca: Path | None = None
@@ -59,6 +65,8 @@ class ServerConfig:
         if self.http_port == self.grpc_port != 0:
             raise ConfigError(f"http_port and grpc_port must differ, both are {self.http_port}")
         _check_integer("grpc_max_message_length", self.grpc_max_message_length, 1024, 2**31 - 1)
+        _check_integer("max_body_size", self.max_body_size, 1024, None)
+        _check_integer("max_stream_buffer", self.max_stream_buffer, 1, None)
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             given, other = (
                 ("ssl_certfile", "ssl_keyfile") if self.ssl_keyfile is None else ("ssl_keyfile", "ssl_certfile")

@@ -88,6 +88,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag("server", "http_port", parse_integer, "port of REST; 0 lets the system choose", "PORT"),
     Flag("server", "grpc_port", parse_integer, "port of gRPC; 0 lets the system choose", "PORT"),
     Flag("server", "grpc_max_message_length", parse_size, "largest gRPC message, in and out", "SIZE"),
+    Flag("server", "max_body_size", parse_size, "largest REST body; a larger one is answered 413", "SIZE"),
+    Flag(
+        "server",
+        "max_stream_buffer",
+        parse_integer,
+        "tokens that may wait for the reader of one stream; with more the request is aborted",
+        "N",
+    ),
     Flag("server", "drain_timeout", parse_seconds, "seconds that running requests get at SIGTERM", "SECONDS"),
     Flag(
         "server",

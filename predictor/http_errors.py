@@ -20,7 +20,7 @@ from engine.errors import (
     RequestError,
     UnavailableError,
 )
-from predictor.bodies import BodyTooLargeError
+from predictor.bodies import BodyTooLargeError, UnsupportedEncodingError
 from predictor.disconnect import ClientDisconnectedError
 from predictor.kserve_adapter import InvalidInput
 
@@ -40,6 +40,7 @@ class NotSupportedError(PagedServeError):
 STATUSES: tuple[tuple[type[PagedServeError], HTTPStatus], ...] = (
     (NotServedError, HTTPStatus.NOT_FOUND),
     (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (UnsupportedEncodingError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     (RequestError, HTTPStatus.BAD_REQUEST),
     (OverloadedError, HTTPStatus.TOO_MANY_REQUESTS),
     (UnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
@@ -56,12 +57,14 @@ def status_of(error: PagedServeError) -> HTTPStatus:
 
 
 def error_headers(error: PagedServeError) -> dict[str, str]:
-    """Retry-After where trying again later, or at another replica, helps."""
+    """Retry-After where trying again helps, later or at another replica; an end to a connection not read to its end."""
     match error:
         case OverloadedError():
             return {"retry-after": str(math.ceil(error.retry_after))}
         case UnavailableError() | RequestAbortedError():
             return {"retry-after": "1"}
+        case BodyTooLargeError():
+            return {"connection": "close"}
         case _:
             return {}
 

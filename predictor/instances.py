@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidParameterError, InvalidPromptError, RequestError
 from engine.sampling_params import SamplingParams
+from predictor.oip.parameters import SAMPLING_PARAMETERS, parameters_from_mapping
 
 if TYPE_CHECKING:
     from predictor.service import GenerationService
 
-PARAMETER_NAMES = frozenset(field.name for field in fields(SamplingParams))
+PARAMETER_NAMES = SAMPLING_PARAMETERS | {"timeout"}
 MAX_INSTANCES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """timeout: seconds or None."""
+
+    prompt: str | list[int]
+    params: SamplingParams
+    timeout: float | None = None
 
 
 async def predict_instances(service: GenerationService, payload: Any) -> dict[str, list[Any]]:
     """Generates for each instance: a prompt string, or {"prompt": text or token ids, "parameters": {...}}.
 
+    The parameters are those of an OIP request, read by the same rules; `timeout` is each instance's own.
     One prediction an instance: its text, or the list of its n texts where `n` is above 1.
     Raises `RequestError` for a malformed body, and the errors of `GenerationService.submit`.
     """
-    prompts, params = _parse(payload)
-    streams = service.submit_many(prompts, params)
+    instances = _parse(payload)
+    now = time.monotonic()
+    streams = service.submit_many(
+        [one.prompt for one in instances],
+        [one.params for one in instances],
+        deadline=[None if one.timeout is None else now + one.timeout for one in instances],
+    )
     try:
         results = await asyncio.gather(*(stream.collect() for stream in streams))
     finally:
@@ -34,7 +51,7 @@ async def predict_instances(service: GenerationService, payload: Any) -> dict[st
     return {"predictions": [one[0] if len(one) == 1 else one for one in texts]}
 
 
-def _parse(payload: Any) -> tuple[list[str | list[int]], list[SamplingParams]]:
+def _parse(payload: Any) -> list[_Instance]:
     if not isinstance(payload, Mapping):
         raise RequestError('the body must be a JSON object with a list "instances"')
     if unknown := sorted(set(payload) - {"instances"}):
@@ -44,14 +61,13 @@ def _parse(payload: Any) -> tuple[list[str | list[int]], list[SamplingParams]]:
         raise RequestError('"instances" must be a list of at least one prompt', param="instances")
     if len(instances) > MAX_INSTANCES:
         raise RequestError(f'"instances" may hold at most {MAX_INSTANCES} prompts', param="instances")
-    pairs = [_instance(index, instance) for index, instance in enumerate(instances)]
-    return [prompt for prompt, _ in pairs], [params for _, params in pairs]
+    return [_instance(index, instance) for index, instance in enumerate(instances)]
 
 
-def _instance(index: int, instance: Any) -> tuple[str | list[int], SamplingParams]:
+def _instance(index: int, instance: Any) -> _Instance:
     where = f"instances[{index}]"
     if isinstance(instance, str):
-        return instance, SamplingParams()
+        return _Instance(instance, SamplingParams())
     if not isinstance(instance, Mapping):
         raise InvalidPromptError(f"{where} must be a string or an object with a prompt", param=where)
     if unknown := sorted(set(instance) - {"prompt", "parameters"}):
@@ -67,4 +83,5 @@ def _instance(index: int, instance: Any) -> tuple[str | list[int], SamplingParam
             f"unknown parameter {unknown[0]!r} in {where}; known are: {', '.join(sorted(PARAMETER_NAMES))}",
             param=unknown[0],
         )
-    return prompt, SamplingParams(**parameters)
+    read = parameters_from_mapping(parameters)
+    return _Instance(prompt, read.sampling, read.timeout)

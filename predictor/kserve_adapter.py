@@ -10,7 +10,8 @@ Each assumption has a test in tests/predictor/test_kserve_adapter.py, so that a 
    adds KServe's routes, middleware and exception handlers: replaced by nothing, so that only ours are there.
 5. `ModelServer.setup_event_loop` sets up a loop that never runs: replaced by nothing. `asyncio.run` makes the loop.
 6. `_rest_server._server` is uvicorn's: its `capture_signals` would close the listener at SIGTERM, `startup` returns
-   when the listener is open, `servers` are asyncio's, and `should_exit` ends it.
+   when the listener is open, `servers` are asyncio's, `should_exit` ends it, and open responses then get its config's
+   `timeout_graceful_shutdown` seconds.
 7. `_rest_server.config` is uvicorn's, and not yet loaded when `start_engine` runs: its `ssl_context_factory` then gives
    the TLS context. KServe's own `ssl_certfile` stays unset: with it port 8080 would become 8443, and its watcher of the
    files misses later changes of a mounted secret and the client CA.
@@ -147,8 +148,13 @@ class KServeHost:
         await self._opened.wait()
         return int(self._uvicorn.servers[0].sockets[0].getsockname()[1])
 
-    def stop(self) -> None:
-        """Closes the listener and ends `run` once the open responses have gone out."""
+    def stop(self, grace: float | None = None) -> None:
+        """Closes the listener and ends `run` once the open responses have gone out.
+
+        grace: seconds they get, instead of those given at construction.
+        """
+        if grace is not None:
+            self._uvicorn.config.timeout_graceful_shutdown = grace
         self._uvicorn.should_exit = True
 
     @property

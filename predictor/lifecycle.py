@@ -23,7 +23,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 DEATH_NOTICE_SECONDS = 3.0
 """How long a server whose engine has died still answers 503 before it exits."""
 REFRESH_SECONDS = 0.1
-GRPC_GRACE_SECONDS = 5.0
+MIN_GRACE_SECONDS = 5.0
+"""What open responses get at least to go out."""
 
 
 class HttpListener(Protocol):
@@ -33,7 +34,9 @@ class HttpListener(Protocol):
         """The port, once it is listened to."""
         ...
 
-    def stop(self) -> None: ...
+    def stop(self, grace: float) -> None:
+        """Takes no new connections; open responses get `grace` seconds."""
+        ...
 
 
 class GrpcListener(Protocol):
@@ -74,6 +77,7 @@ class Lifecycle:
         self._end_now = end_now
         self._asked_to_stop = asyncio.Event()
         self._was_ready = False
+        self._drain_end = 0.0
 
     async def run(self) -> None:
         """Returns when the HTTP server has been told to stop."""
@@ -98,8 +102,9 @@ class Lifecycle:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.gather(self._engine.stop(), self._grpc.stop(GRPC_GRACE_SECONDS))
-            self._http.stop()
+            # NOTE: what has been generated may still be on its way to clients, in what is left of the drain.
+            self._http.stop(self._grace())
+            await asyncio.gather(self._engine.stop(), self._grpc.stop(self._grace()))
 
     def on_signal(self, number: signal.Signals) -> None:
         """The first one starts the drain, at once; the second ends the process."""
@@ -133,9 +138,10 @@ class Lifecycle:
 
     async def _drain(self, died: asyncio.Task[None]) -> None:
         """Lets what runs finish; aborts what is left at the drain timeout."""
-        end = time.monotonic() + self._drain_timeout
-        while self._engine.num_requests and not died.done() and time.monotonic() < end:
-            await asyncio.wait((died,), timeout=min(REFRESH_SECONDS, max(0.0, end - time.monotonic())))
+        idle = asyncio.create_task(self._engine.wait_idle())
+        self._drain_end = time.monotonic() + self._drain_timeout
+        await asyncio.wait((idle, died), timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
         if died.done():
             self.exit_code = 1
         if left := self._engine.num_requests:
@@ -154,6 +160,9 @@ class Lifecycle:
         logger.error("The engine has died (%s): exiting in %g s", failure, self._death_notice)
         self._engine.abort_all(EngineDeadError("the engine has died"))
         await asyncio.wait((asked,), timeout=self._death_notice)
+
+    def _grace(self) -> float:
+        return max(MIN_GRACE_SECONDS, self._drain_end - time.monotonic())
 
     def _kill_engine(self) -> None:
         if (pid := self._engine.pid) is not None:

@@ -39,7 +39,7 @@ def build_router(service: GenerationService, model: PagedModel) -> APIRouter:
     async def predict(name: str, request: Request) -> JSONResponse:
         check(name)
         service.check_available()
-        body = await read_json(request)
+        body = await read_json(request, service.max_body_size)
         answer, headers = await run_until_disconnect(request, model(body, headers=dict(request.headers)))
         return JSONResponse(answer, headers=headers)
 

@@ -48,7 +48,7 @@ def build_router(service: GenerationService) -> APIRouter:
     router = APIRouter(default_response_class=JSONResponse)
 
     async def tokenize(request: Request) -> JSONResponse:
-        body = await read_body(request, TokenizeBody)
+        body = await read_body(request, TokenizeBody, service.max_body_size)
         _check_model(service, body.model)
         # NOTE: tokenising a long text takes long enough to be kept off the event loop.
         tokens = await asyncio.to_thread(_tokenize, service, body)
@@ -58,7 +58,7 @@ def build_router(service: GenerationService) -> APIRouter:
         return JSONResponse(answer)
 
     async def detokenize(request: Request) -> JSONResponse:
-        body = await read_body(request, DetokenizeBody)
+        body = await read_body(request, DetokenizeBody, service.max_body_size)
         _check_model(service, body.model)
         vocab_size = service.info.vocab_size
         if (wrong := next((token for token in body.tokens if not 0 <= token < vocab_size), None)) is not None:

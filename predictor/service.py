@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from engine.errors import (
@@ -14,6 +15,7 @@ from engine.errors import (
     UnavailableError,
 )
 from engine.sampling_params import SamplingParams
+from predictor.config import MAX_BODY_SIZE
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -31,7 +33,8 @@ Prompt = str | Sequence[int]
 class GenerationService:
     """What REST and gRPC handlers call: availability, preparation, admission and submission in one synchronous step.
 
-    model_name: the name on the OIP paths. aliases: further names that OpenAI bodies may use.
+    model_name: the name on the OIP paths. aliases: further names that OpenAI bodies may use. max_body_size: bytes of
+    one REST body.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class GenerationService:
         model_name: str,
         aliases: tuple[str, ...] = (),
         stall_timeout: float = 120.0,
+        max_body_size: int = MAX_BODY_SIZE,
         on_rejected: Callable[[str], None] | None = None,
     ) -> None:
         self.engine = engine
@@ -49,6 +53,7 @@ class GenerationService:
         self.model_name = model_name
         self.aliases = aliases
         self.stall_timeout = stall_timeout
+        self.max_body_size = max_body_size
         self._on_rejected = on_rejected
         self._draining = False
         self._serial = itertools.count()
@@ -86,7 +91,14 @@ class GenerationService:
         return bool(self.engine.is_live(self.stall_timeout))
 
     def check_available(self) -> None:
-        """Raises `EngineDeadError`, `EngineDrainingError` or `EngineLoadingError` where no request can be taken."""
+        """Raises `EngineDeadError`, `EngineDrainingError` or `EngineLoadingError` where no request can be taken.
+
+        It then counts as one refused request.
+        """
+        with self._counted():
+            self._check_available()
+
+    def _check_available(self) -> None:
         if self._draining and self.engine.phase != "dead":
             raise EngineDrainingError("the server is shutting down and takes no new requests; try another replica")
         self._check_phase()
@@ -111,27 +123,24 @@ class GenerationService:
         params: SamplingParams | Sequence[SamplingParams],
         *,
         request_ids: Sequence[str | None] | None = None,
-        deadline: float | None = None,
+        deadline: float | Sequence[float | None] | None = None,
     ) -> list[GenerationStream]:
         """Starts one request a prompt, all or none, by one admission decision. Raises as `submit`.
 
-        params: one for all prompts, or one a prompt. request_ids: what the engine's ids begin with, one a prompt; they
-        need not differ. None gives a random one.
+        params, deadline: one for all prompts, or one a prompt. request_ids: what the engine's ids begin with, one a
+        prompt; they need not differ. None gives a random one.
         """
         every = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         ids = [None] * len(prompts) if request_ids is None else list(request_ids)
-        assert len(every) == len(ids) == len(prompts)
-        try:
-            self.check_available()
+        deadlines = list(deadline) if isinstance(deadline, Sequence) else [deadline] * len(prompts)
+        assert len(every) == len(ids) == len(deadlines) == len(prompts)
+        with self._counted():
+            self._check_available()
             requests = [
-                self.engine.prepare(prompt, one, request_id=self._unique(request_id), deadline=deadline)
-                for prompt, one, request_id in zip(prompts, every, ids, strict=True)
+                self.engine.prepare(prompt, one, request_id=self._unique(request_id), deadline=until)
+                for prompt, one, request_id, until in zip(prompts, every, ids, deadlines, strict=True)
             ]
             self.admission.check(requests)
-        except (OverloadedError, UnavailableError) as error:
-            if self._on_rejected is not None:
-                self._on_rejected(_rejection_reason(error))
-            raise
         streams: list[GenerationStream] = []
         try:
             for request in requests:
@@ -141,6 +150,16 @@ class GenerationService:
                 stream.abort()
             raise
         return streams
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Counts a refusal that is not the caller's mistake."""
+        try:
+            yield
+        except (OverloadedError, UnavailableError) as error:
+            if self._on_rejected is not None:
+                self._on_rejected(_rejection_reason(error))
+            raise
 
     def _unique(self, request_id: str | None) -> str | None:
         # NOTE: callers choose their ids, and two may choose the same; inside the engine each names one request.

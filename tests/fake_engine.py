@@ -137,6 +137,8 @@ class FakeEngine:
         self._info = info
         self._loaded = False
         self._ready, self._dead = asyncio.Event(), asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._admitting, self._running = asyncio.Event(), asyncio.Event()
         self._running.set()
         if admitting:
@@ -165,6 +167,9 @@ class FakeEngine:
 
     async def wait_dead(self) -> None:
         await self._dead.wait()
+
+    async def wait_idle(self) -> None:
+        await self._idle.wait()
 
     def is_live(self, stall_timeout: float) -> bool:
         return self.live and self.phase in ("loading", "ready")
@@ -210,6 +215,7 @@ class FakeEngine:
         if request.request_id in self._streams:
             raise ValueError(f"request id {request.request_id!r} is in flight already")
         stream = GenerationStream(request, self._forget)
+        self._idle.clear()
         self._streams[request.request_id] = self._waiting[request.request_id] = stream
         self.output.add(request)
         self._tasks[request.request_id] = asyncio.ensure_future(self._generate(stream))
@@ -259,10 +265,15 @@ class FakeEngine:
         request_id = stream.request.request_id
         if self._streams.pop(request_id, None) is None:
             return
+        self._note_idle()
         self._waiting.pop(request_id, None)
         self.output.abort(request_id)
         self._tasks.pop(request_id).cancel()
         self.aborted.append(request_id)
+
+    def _note_idle(self) -> None:
+        if not self._streams:
+            self._idle.set()
 
     def _fail(self, stream: GenerationStream, error: PagedServeError) -> None:
         self._forget(stream)
@@ -286,6 +297,7 @@ class FakeEngine:
             position += 1
             if not unfinished:
                 self._streams.pop(request_id, None)
+                self._note_idle()
                 self._tasks.pop(request_id, None)
             if stream.first_token_time is None:
                 stream.first_token_time = time.monotonic()

@@ -7,7 +7,6 @@ import math
 
 import grpc
 
-import predictor.kserve_adapter  # noqa: F401  NOTE: imports kserve with an empty argv; nothing may import it before
 from engine.errors import (
     DeadlineExceededError,
     OverloadedError,
@@ -16,9 +15,8 @@ from engine.errors import (
     RequestError,
     UnavailableError,
 )
-
-# isort: split
-from kserve.errors import InvalidInput
+from predictor.bodies import BodyTooLargeError, UnsupportedEncodingError
+from predictor.kserve_adapter import InvalidInput
 
 logger = logging.getLogger(__name__)
 
@@ -27,18 +25,6 @@ class MalformedRequestError(RequestError):
     """A request that does not follow the protocol; the message names the field."""
 
     code = "malformed_request"
-
-
-class BodyTooLargeError(RequestError):
-    """A request body over the server's bound (HTTP 413)."""
-
-    code = "body_too_large"
-
-
-class UnsupportedEncodingError(RequestError):
-    """A request body in a content encoding that is not read here (HTTP 415)."""
-
-    code = "unsupported_encoding"
 
 
 class ModelNotFoundError(PagedServeError):
@@ -86,5 +72,15 @@ def public_message(error: Exception) -> str:
 
 
 def retry_after(error: Exception) -> int | None:
-    """Whole seconds after which an overloaded server may be asked again, else None."""
-    return max(1, math.ceil(error.retry_after)) if isinstance(error, OverloadedError) else None
+    """Whole seconds after which the same may be asked again, of this server or of another one, else None."""
+    if isinstance(error, OverloadedError):
+        return max(1, math.ceil(error.retry_after))
+    return 1 if isinstance(error, UnavailableError | RequestAbortedError) else None
+
+
+def http_headers(error: Exception) -> dict[str, str]:
+    """Retry-After where it helps; the end of a connection whose body was not read to its end."""
+    if isinstance(error, BodyTooLargeError):
+        return {"connection": "close"}
+    seconds = retry_after(error)
+    return {} if seconds is None else {"retry-after": str(seconds)}

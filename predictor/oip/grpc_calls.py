@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from engine.errors import EngineDrainingError, OverloadedError
 from predictor.oip.errors import MalformedRequestError, grpc_status, public_message, retry_after
 
 MAX_DETAIL_CHARACTERS = 1000
@@ -59,18 +61,54 @@ def server_stream_method(request_class: Any, response_class: Any, call: ServerSt
     )
 
 
-def stream_method(response_class: Any, call: BothStream) -> grpc.RpcMethodHandler:
-    """A stream in both directions; `call` reads the requests' bytes and writes the responses to the context."""
+def stream_method(response_class: Any, call: BothStream, closing: asyncio.Event) -> grpc.RpcMethodHandler:
+    """A stream in both directions; `call` reads the requests' bytes and writes the responses to the context.
+
+    Once `closing` is set no more requests are read; what has been read is answered, and the call ends UNAVAILABLE.
+    """
 
     async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
+        reader = _UntilClosing(requests, closing)
         try:
-            await call(requests, context)
+            await call(reader, context)
         except Exception as error:
             await _abort(context, error)
+        if reader.is_cut:
+            await _abort(context, shutting_down())
 
     return grpc.stream_stream_rpc_method_handler(
         handle, request_deserializer=None, response_serializer=response_class.SerializeToString
     )
+
+
+def shutting_down() -> EngineDrainingError:
+    """What ends a call that would otherwise stay open for as long as its client likes."""
+    return EngineDrainingError("the server is shutting down; go on with another replica")
+
+
+class _UntilClosing:
+    """The requests of a stream, up to the server's end."""
+
+    def __init__(self, requests: AsyncIterator[bytes], closing: asyncio.Event) -> None:
+        self.is_cut = False
+        self._requests = requests
+        self._closing = closing
+
+    def __aiter__(self) -> _UntilClosing:
+        return self
+
+    async def __anext__(self) -> bytes:
+        read = asyncio.ensure_future(anext(self._requests))
+        closed = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((read, closed), return_when=asyncio.FIRST_COMPLETED)
+            if read.done():
+                return read.result()
+            self.is_cut = True
+            raise StopAsyncIteration
+        finally:
+            read.cancel()
+            closed.cancel()
 
 
 def call_headers(context: Context) -> dict[str, str]:
@@ -79,7 +117,10 @@ def call_headers(context: Context) -> dict[str, str]:
 
 
 async def _abort(context: Context, error: Exception) -> None:
-    seconds = retry_after(error)
-    if seconds is not None:
-        context.set_trailing_metadata((("retry-after", str(seconds)),))
+    if (seconds := retry_after(error)) is not None:
+        metadata = [("retry-after", str(seconds))]
+        if isinstance(error, OverloadedError):
+            # NOTE: gRPC's own name for it (gRFC A6): clients that retry by themselves wait that long.
+            metadata.append(("grpc-retry-pushback-ms", str(1000 * seconds)))
+        context.set_trailing_metadata(tuple(metadata))
     await context.abort(grpc_status(error), public_message(error)[:MAX_DETAIL_CHARACTERS])

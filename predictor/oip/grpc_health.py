@@ -6,12 +6,13 @@ Source: grpc/health/v1/health.proto and "GRPC Health Checking Protocol" of the g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from predictor.oip.errors import ModelNotFoundError
-from predictor.oip.grpc_calls import Context, server_stream_method, unary_method
+from predictor.oip.grpc_calls import Context, server_stream_method, shutting_down, unary_method
 from predictor.oip.proto_files import Method, build_file
 from predictor.oip.schema import POOL, SERVICE, message_class
 
@@ -50,10 +51,11 @@ HealthCheckRequest = message_class("HealthCheckRequest", PACKAGE)
 HealthCheckResponse = message_class("HealthCheckResponse", PACKAGE)
 
 
-def health_services(service: GenerationService) -> dict[str, dict[str, grpc.RpcMethodHandler]]:
+def health_services(service: GenerationService, closing: asyncio.Event) -> dict[str, dict[str, grpc.RpcMethodHandler]]:
     """Handlers by service and method name.
 
-    `Check` of an unknown service name is NOT_FOUND; `Watch` tells SERVICE_UNKNOWN, and then every change of status.
+    `Check` of an unknown service name is NOT_FOUND; `Watch` tells SERVICE_UNKNOWN, and then every change of status,
+    until `closing` is set.
     """
 
     def status_of(name: str) -> int:
@@ -75,7 +77,9 @@ def health_services(service: GenerationService) -> dict[str, dict[str, grpc.RpcM
                 await context.write(HealthCheckResponse(status=status))
                 told = status
             # NOTE: readiness depends on the clock too (a stalled engine), so there is no event to wait for.
-            await asyncio.sleep(WATCH_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(closing.wait(), WATCH_SECONDS)
+                raise shutting_down()
 
     return {
         HEALTH: {

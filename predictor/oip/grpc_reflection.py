@@ -5,6 +5,7 @@ Source: grpc/reflection/v1/reflection.proto of the gRPC project; v1alpha is the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -65,15 +66,15 @@ SERVICE_NAMES = (HEALTH, *(f"{_package(version)}.ServerReflection" for version i
 """Every service of the gRPC server."""
 
 
-def reflection_services() -> dict[str, dict[str, grpc.RpcMethodHandler]]:
-    """Handlers by service and method name, for both versions."""
+def reflection_services(closing: asyncio.Event) -> dict[str, dict[str, grpc.RpcMethodHandler]]:
+    """Handlers by service and method name, for both versions. Their streams end when `closing` is set."""
     return {
-        f"{_package(version)}.ServerReflection": {"ServerReflectionInfo": _info_method(_package(version))}
+        f"{_package(version)}.ServerReflection": {"ServerReflectionInfo": _info_method(_package(version), closing)}
         for version in VERSIONS
     }
 
 
-def _info_method(package: str) -> grpc.RpcMethodHandler:
+def _info_method(package: str, closing: asyncio.Event) -> grpc.RpcMethodHandler:
     request_class = message_class("ServerReflectionRequest", package)
     response_class = message_class("ServerReflectionResponse", package)
 
@@ -84,7 +85,7 @@ def _info_method(package: str) -> grpc.RpcMethodHandler:
             _answer(request, response)
             await context.write(response)
 
-    return stream_method(response_class, info)
+    return stream_method(response_class, info, closing)
 
 
 def _answer(request: Any, response: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ class GrpcServer:
         self._interceptors = interceptors
         self._service = service
         self._methods = _Methods(service, model)
+        self._closing = asyncio.Event()
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
@@ -90,13 +92,21 @@ class GrpcServer:
         self._server = server
 
     async def stop(self, grace: float | None = None) -> None:
-        """Takes no new calls; running ones get `grace` seconds, then they are cancelled. Idempotent."""
+        """Takes no new calls; running ones get `grace` seconds, then they are cancelled. Idempotent.
+
+        Streams that only wait for their client, health watches among them, end at once.
+        """
+        self._closing.set()
         if self._server is not None:
             await self._server.stop(grace)
 
     def services(self) -> dict[str, dict[str, grpc.RpcMethodHandler]]:
         """Every method that is served, by service and name."""
-        return {SERVICE: self._handlers(), **health_services(self._service), **reflection_services()}
+        return {
+            SERVICE: self._handlers(),
+            **health_services(self._service, self._closing),
+            **reflection_services(self._closing),
+        }
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler]:
         calls: dict[str, Unary] = {
@@ -113,7 +123,9 @@ class GrpcServer:
             name: unary_method(message_class(METHODS[name].request), message_class(METHODS[name].response), call)
             for name, call in calls.items()
         }
-        handlers["ModelStreamInfer"] = stream_method(ModelStreamInferResponse, self._methods.model_stream_infer)
+        handlers["ModelStreamInfer"] = stream_method(
+            ModelStreamInferResponse, self._methods.model_stream_infer, self._closing
+        )
         return handlers
 
 

@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from predictor.kserve_adapter import InferInput, InferOutput, InferRequest, InferResponse
+from predictor.kserve_adapter import InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.tensors import Tensor, check_datatype, check_shape, check_values, decode_raw
-
-# isort: split
-from kserve.protocol.infer_type import RequestedOutput
 
 __all__ = [
     "DecodedInput",

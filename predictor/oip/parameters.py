@@ -16,6 +16,7 @@ import orjson
 
 from engine.errors import InvalidParameterError
 from engine.sampling_params import SamplingParams
+from predictor.json_depth import check_depth
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
@@ -78,6 +79,7 @@ def merge_sampling_parameters(parameters: Mapping[str, Any], sampling_parameters
     if sampling_parameters is None:
         return dict(parameters)
     name = "sampling_parameters"
+    check_depth(sampling_parameters, name, param=name)
     try:
         values = orjson.loads(sampling_parameters)
     except orjson.JSONDecodeError as error:
@@ -153,6 +155,7 @@ def _stop(_name: str, value: Any) -> Any:
 def _json_value(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
+    check_depth(value, f"parameter '{name}'", param=name)
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError as error:

@@ -10,15 +10,14 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from predictor.bodies import read_bytes
 from predictor.disconnect import ClientDisconnectedError, WatchedStreamingResponse, run_until_disconnect
 from predictor.oip.codec_json import HEADER_LENGTH, decode_request, encode_response
 from predictor.oip.errors import (
-    BodyTooLargeError,
-    UnsupportedEncodingError,
     UnsupportedOperationError,
+    http_headers,
     http_status,
     public_message,
-    retry_after,
 )
 from predictor.oip.generate import (
     GenerateRequest,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from predictor.model import PagedModel
     from predictor.service import GenerationService
 
-MAX_BODY_BYTES = 64 * 2**20
 CLIENT_CLOSED_REQUEST = 499
 Endpoint = Callable[[Request], Awaitable[Response]]
 StatusOf = Callable[[Exception], int]
@@ -54,17 +52,12 @@ class OIPResponse(Response):
 
 def error_response(error: Exception, status: int) -> OIPResponse:
     """inference_rest.md, "Inference Response JSON Error Object"."""
-    seconds = retry_after(error)
-    headers = None if seconds is None else {"retry-after": str(seconds)}
-    return OIPResponse({"error": public_message(error)}, status, headers)
+    return OIPResponse({"error": public_message(error)}, status, http_headers(error))
 
 
-def build_router(service: GenerationService, model: PagedModel, *, max_body_bytes: int = MAX_BODY_BYTES) -> APIRouter:
-    """Routes of the Open Inference Protocol. Errors are {"error": message}.
-
-    max_body_bytes: a larger request body is answered with 413.
-    """
-    routes = _Routes(service, model, max_body_bytes)
+def build_router(service: GenerationService, model: PagedModel) -> APIRouter:
+    """Routes of the Open Inference Protocol. Errors are {"error": message}."""
+    routes = _Routes(service, model)
     router = APIRouter(default_response_class=OIPResponse, tags=["OIP"])
 
     def add(method: str, path: str, endpoint: Endpoint, status_of: StatusOf = http_status) -> None:
@@ -85,21 +78,6 @@ def build_router(service: GenerationService, model: PagedModel, *, max_body_byte
     return router
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The request's body. Raises `BodyTooLargeError` and `UnsupportedEncodingError`."""
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
-        raise UnsupportedEncodingError(f"content encoding {encoding[:40]!r} is not supported; send the body as it is")
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLargeError(f"the request body is larger than {limit} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
 def _guarded(endpoint: Endpoint, status_of: StatusOf) -> Endpoint:
     """Turns every exception into OIP's error answer; KServe's own handlers must not see one."""
 
@@ -115,10 +93,9 @@ def _guarded(endpoint: Endpoint, status_of: StatusOf) -> Endpoint:
 
 
 class _Routes:
-    def __init__(self, service: GenerationService, model: PagedModel, max_body_bytes: int) -> None:
+    def __init__(self, service: GenerationService, model: PagedModel) -> None:
         self._service = service
         self._model = model
-        self._max_body_bytes = max_body_bytes
 
     async def server_metadata(self, _request: Request) -> Response:
         return OIPResponse(server_metadata())
@@ -137,7 +114,7 @@ class _Routes:
 
     async def infer(self, request: Request) -> Response:
         version = self._check_model(request)
-        body = await read_body(request, self._max_body_bytes)
+        body = await read_bytes(request, self._service.max_body_size)
         decoded = decode_request(body, request.headers.get(HEADER_LENGTH), self._service.model_name, version)
         response = await run_until_disconnect(request, call_model(self._model, decoded, request.headers))
         content, json_length = encode_response(response, decoded)
@@ -166,7 +143,7 @@ class _Routes:
 
     async def _start_generate(self, request: Request) -> tuple[GenerateRequest, GenerationStream]:
         self._check_model(request)
-        decoded = decode_generate(await read_body(request, self._max_body_bytes))
+        decoded = decode_generate(await read_bytes(request, self._service.max_body_size))
         return decoded, start(self._service, decoded)
 
     async def repository_index(self, _request: Request) -> Response:

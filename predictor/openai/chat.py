@@ -35,7 +35,7 @@ OWN_FIELDS = frozenset({"add_generation_prompt", "messages", "self", "tools"})
 
 async def create_chat_completion(service: GenerationService, http: Request) -> Response:
     """Answers one request. Raises `PagedServeError` for what is refused or fails before the first byte."""
-    request = await read_request(http, ChatRequest)
+    request = await read_request(http, ChatRequest, service.max_body_size)
     service.check_available()
     envelope = Envelope.open(service, http.headers, prefix="chatcmpl", model=request.model)
     refuse_unsupported(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 async def collect_all(streams: Sequence[GenerationStream]) -> tuple[list[RequestOutput], Usage]:
     """Waits for every stream. What still runs is aborted when one fails or the caller is cancelled.
 
-    NOTE: the streams fill up beside each other whatever the order in which they are read.
+    NOTE: they are read beside each other: a stream that nobody reads is a slow reader's.
     """
     try:
-        results = [await stream.collect() for stream in streams]
+        results = await asyncio.gather(*(stream.collect() for stream in streams))
     finally:
         for stream in streams:
             stream.abort()

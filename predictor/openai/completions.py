@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 async def create_completion(service: GenerationService, http: Request) -> Response:
     """Answers one request. Raises `PagedServeError` for what is refused or fails before the first byte."""
-    request = await read_request(http, CompletionRequest)
+    request = await read_request(http, CompletionRequest, service.max_body_size)
     service.check_available()
     envelope = Envelope.open(service, http.headers, prefix="cmpl", model=request.model)
     refuse_unsupported(request)

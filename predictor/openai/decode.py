@@ -9,7 +9,8 @@ import msgspec
 from starlette.requests import Request
 
 from engine.errors import InvalidParameterError, RequestError
-from predictor.bodies import MAX_BODY_BYTES, BodyTooLargeError
+from predictor.bodies import read_bytes
+from predictor.json_depth import check_depth
 
 T = TypeVar("T")
 
@@ -19,32 +20,20 @@ MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 
 
-async def read_request(http: Request, kind: type[T]) -> T:
-    """The body as `kind`. Raises `BodyTooLargeError`, or `RequestError` that names the field at fault."""
-    too_large = BodyTooLargeError(f"the request body is larger than {MAX_BODY_BYTES} bytes; send less at a time")
-    declared = http.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
-        raise too_large
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in http.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise too_large
-        chunks.append(chunk)
-    return decode_request(b"".join(chunks), kind)
+async def read_request(http: Request, kind: type[T], limit: int) -> T:
+    """The body as `kind`. Raises as `bodies.read_bytes`, or `RequestError` that names the field at fault."""
+    return decode_request(await read_bytes(http, limit), kind)
 
 
 def decode_request(body: bytes, kind: type[T]) -> T:
     """The JSON `body` as `kind`. Raises `RequestError` with `param` set where a field is at fault."""
+    check_depth(body, "the body")
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    except RecursionError:
-        raise RequestError("the body is nested too deeply", code="invalid_json") from None
 
 
 def _named(message: str) -> RequestError:

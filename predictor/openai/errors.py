@@ -21,7 +21,7 @@ from engine.errors import (
     RequestError,
     UnavailableError,
 )
-from predictor.bodies import BodyTooLargeError
+from predictor.bodies import BodyTooLargeError, UnsupportedEncodingError
 
 UNAVAILABLE_RETRY_SECONDS = 1
 UNAVAILABLE_CODES: dict[type[Exception], str] = {
@@ -43,6 +43,7 @@ class ModelNotFoundError(RequestError):
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (ModelNotFoundError, 404),
     (BodyTooLargeError, 413),
+    (UnsupportedEncodingError, 415),
     (RequestError, 400),
     (OverloadedError, 429),
     (UnavailableError, 503),
@@ -85,4 +86,6 @@ def error_response(error: Exception, headers: dict[str, str] | None = None) -> R
         all_headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
     elif isinstance(error, UnavailableError | RequestAbortedError):
         all_headers["retry-after"] = str(UNAVAILABLE_RETRY_SECONDS)
+    elif isinstance(error, BodyTooLargeError):
+        all_headers["connection"] = "close"
     return Response(error_body(error), status_code=status_of(error), headers=all_headers, media_type="application/json")

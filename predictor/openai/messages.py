@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from engine.errors import InvalidParameterError, InvalidPromptError
+from predictor.json_depth import check_depth
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -105,10 +106,10 @@ def _text(message: Message, where: str) -> str | None:
 
 
 def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
+    param = f"{where}.function.arguments"
+    check_depth(call.function.arguments, param, param=param)
     try:
         arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise InvalidParameterError(
-            f"{where}.function.arguments is not a JSON object: {error}", param=f"{where}.function.arguments"
-        ) from None
+        raise InvalidParameterError(f"{param} is not a JSON object: {error}", param=param) from None
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}

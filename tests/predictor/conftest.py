@@ -45,13 +45,14 @@ def make_app() -> Callable[..., App]:
         model_class: type[PagedModel] = PagedModel,
         max_waiting_requests: int = 512,
         max_waiting_tokens: int | None = None,
+        **options: Any,
     ) -> App:
         fake: Any = engine or FakeEngine()
         registry = CollectorRegistry()
         metrics = EngineMetrics("model", registry, rejection_reasons=REJECTION_REASONS)
         admission = Admission(fake, max_waiting_requests=max_waiting_requests, max_waiting_tokens=max_waiting_tokens)
         service = GenerationService(
-            fake, admission, model_name="model", aliases=("org/alias",), on_rejected=metrics.on_rejected
+            fake, admission, model_name="model", aliases=("org/alias",), on_rejected=metrics.on_rejected, **options
         )
         model = model_class(service)
         model.start()

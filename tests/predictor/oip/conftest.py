@@ -86,15 +86,18 @@ async def serve() -> AsyncIterator[Callable[..., Any]]:
         engine: Any = None,
         *,
         max_waiting_requests: int = 512,
+        max_body_size: int = 2**20,
         model_class: type[PagedModel] = PagedModel,
         **grpc_options: Any,
     ) -> Server:
         engine = engine or FakeEngine()
         admission = Admission(engine, max_waiting_requests=max_waiting_requests, max_waiting_tokens=None)
-        service = GenerationService(engine, admission, model_name="model", aliases=("org/alias",))
+        service = GenerationService(
+            engine, admission, model_name="model", aliases=("org/alias",), max_body_size=max_body_size
+        )
         model = model_class(service)
         app = FastAPI()
-        app.include_router(build_router(service, model, max_body_bytes=2**20))
+        app.include_router(build_router(service, model))
         add_exception_handlers(app)
         grpc_server = GrpcServer(service, model, 0, host="127.0.0.1", **grpc_options)
         await grpc_server.start()

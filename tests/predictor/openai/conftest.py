@@ -27,10 +27,10 @@ class Server:
 def serve() -> Callable[..., Server]:
     """serve(engine=..., max_waiting_requests=...) builds an app; call it with the loop running."""
 
-    def build(engine: Any = None, *, max_waiting_requests: int = 512) -> Server:
+    def build(engine: Any = None, *, max_waiting_requests: int = 512, **options: Any) -> Server:
         engine = engine or FakeEngine()
         admission = Admission(engine, max_waiting_requests=max_waiting_requests, max_waiting_tokens=None)
-        service = GenerationService(engine, admission, model_name="model", aliases=("org/alias",))
+        service = GenerationService(engine, admission, model_name="model", aliases=("org/alias",), **options)
         app = FastAPI()
         app.include_router(build_router(service))
         return Server(engine, service, Client(app))

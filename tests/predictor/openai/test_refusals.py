@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from predictor.openai import decode
 from tests.fake_engine import MODEL_INFO, FakeEngine
 from tests.predictor.openai.asgi_client import Answer, until
 
@@ -196,10 +195,9 @@ async def test_deep_nesting_where_anything_goes_is_an_error_too(serve: Serve) ->
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_a_body_over_the_bound(serve: Serve, monkeypatch: pytest.MonkeyPatch, declared: bool) -> None:
-    monkeypatch.setattr(decode, "MAX_BODY_BYTES", 100)
+async def test_a_body_over_the_bound(serve: Serve, declared: bool) -> None:
     headers = {"content-length": "200"} if declared else {}
-    answer = await serve().client.post("/v1/completions", {"prompt": "a" * 100}, headers)
+    answer = await serve(max_body_size=100).client.post("/v1/completions", {"prompt": "a" * 100}, headers)
     assert error(answer, 413)["code"] == "request_too_large"
 
 
