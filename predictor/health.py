@@ -12,9 +12,10 @@ from predictor.service import GenerationService
 
 
 def build_router(service: GenerationService) -> APIRouter:
-    """Bodies are {"live": bool} and {"ready": bool}, with 200 when true and 503 when not.
+    """Bodies are {"live": bool} and {"ready": bool, "live": bool}, with 200 when true and 503 when not.
 
-    While the model loads, the ready body carries `progress` {"phase", "done", "total"} beside it.
+    The ready body has `live` too because inference_rest.md ("Server Ready Response JSON Object") shows that member
+    only, while KServe's client reads `ready`. While the model loads it carries `progress` {"phase", "done", "total"}.
     """
     router = APIRouter(default_response_class=JSONResponse)
 
@@ -38,7 +39,7 @@ def build_router(service: GenerationService) -> APIRouter:
 
 def readiness(service: GenerationService) -> dict[str, Any]:
     """The body of the ready route."""
-    body: dict[str, Any] = {"ready": service.is_ready}
+    body: dict[str, Any] = {"ready": service.is_ready, "live": service.is_live}
     progress = service.engine.progress
     if service.engine.phase == "loading" and progress is not None:
         body["progress"] = {"phase": progress.phase, "done": progress.done, "total": progress.total}

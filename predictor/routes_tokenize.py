@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from engine.errors import InvalidPromptError, RequestError
 from predictor.bodies import read_body
 from predictor.http_errors import NotServedError
+from predictor.openai.chat import check_template_variables
 from predictor.service import GenerationService
 
 MAX_CHARACTERS = 16 * 1024 * 1024
@@ -79,6 +80,7 @@ def _tokenize(service: GenerationService, body: TokenizeBody) -> list[int]:
         _check_unicode(body.prompt)
         return tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     assert body.messages is not None
+    check_template_variables(body.chat_template_kwargs)
     text = tokenizer.apply_chat_template(
         body.messages,
         add_generation_prompt=body.add_generation_prompt,

@@ -18,6 +18,7 @@ from predictor.api_keys import ApiKeys
 from predictor.config import ServerConfig
 from predictor.console import Access
 from predictor.guard import GrpcGuard, HttpGuard
+from predictor.head_requests import add_head
 from predictor.http_errors import add_exception_handlers
 from predictor.kserve_adapter import KServeHost, mount
 from predictor.lifecycle import Lifecycle
@@ -26,6 +27,7 @@ from predictor.model import PagedModel
 from predictor.oip import rest
 from predictor.oip.grpc_server import GrpcServer
 from predictor.openai import routes as openai_routes
+from predictor.openapi import routes as openapi_routes
 from predictor.service import REJECTION_REASONS, GenerationService
 from predictor.tls import TlsFiles
 
@@ -48,7 +50,7 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     metrics = EngineMetrics(config.model_name, registry, rejection_reasons=REJECTION_REASONS)
-    engine = AsyncEngine(config.engine, metrics)
+    engine = AsyncEngine(config.engine, metrics, max_stream_buffer=config.max_stream_buffer)
     service = build_service(config, engine, metrics)
     model = model_class(service)
     guard = functools.partial(HttpGuard, keys=keys) if keys else None
@@ -84,20 +86,24 @@ def build_service(config: ServerConfig, engine: AsyncEngine, metrics: EngineMetr
         model_name=config.model_name,
         aliases=tuple(alias for alias in config.served_model_aliases if alias != config.model_name),
         stall_timeout=config.stall_timeout,
+        max_body_size=config.max_body_size,
         on_rejected=metrics.on_rejected,
     )
 
 
 def build_routers(service: GenerationService, model: PagedModel, registry: CollectorRegistry) -> list[APIRouter]:
     """Every HTTP route of the server."""
-    return [
+    routers = [
         health.build_router(service),
         rest.build_router(service, model),
         openai_routes.build_router(service),
         routes_models.build_router(service, model),
         routes_tokenize.build_router(service),
         routes_metrics.build_router(registry),
+        openapi_routes.build_router(service),
     ]
+    add_head(routers)
+    return routers
 
 
 def check_port_free(flag: str, port: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +59,19 @@ def prompt_ids(service: GenerationService, request: ChatRequest) -> list[int]:
     """
     messages = template_messages(request.messages)
     extra = request.chat_template_kwargs or {}
-    if taken := sorted(OWN_FIELDS & extra.keys()):
-        raise InvalidParameterError(
-            f"chat_template_kwargs must not hold {', '.join(taken)}", param="chat_template_kwargs"
-        )
+    check_template_variables(extra)
     text = service.tokenizer.apply_chat_template(
         messages, add_generation_prompt=request.add_generation_prompt is not False, **extra
     )
     return encode_text(service, text, add_special_tokens=bool(request.add_special_tokens))
+
+
+def check_template_variables(variables: Mapping[str, Any]) -> None:
+    """Raises `InvalidParameterError` for a name that the template call has already."""
+    if taken := sorted(OWN_FIELDS & variables.keys()):
+        raise InvalidParameterError(
+            f"chat_template_kwargs must not hold {', '.join(taken)}", param="chat_template_kwargs"
+        )
 
 
 @contextmanager

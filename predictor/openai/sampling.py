@@ -41,9 +41,9 @@ def completion_params(request: CompletionRequest) -> SamplingParams:
     """
     n = 1 if request.n is None else request.n
     best_of = n if request.best_of is None else request.best_of
-    if best_of > MAX_N:
-        name = "n" if request.best_of is None else "best_of"
-        raise InvalidParameterError(f"{name} must be between 1 and {MAX_N}, got {best_of}", param=name)
+    for name, value in (("n", n), ("best_of", best_of)):
+        if not 1 <= value <= MAX_N:
+            raise InvalidParameterError(f"{name} must be between 1 and {MAX_N}, got {value}", param=name)
     if best_of < n:
         raise InvalidParameterError(f"best_of ({best_of}) must not be smaller than n ({n})", param="best_of")
     if best_of > n and request.stream:

@@ -9,7 +9,7 @@ async def test_ready_server(make_app) -> None:
     client = make_app().client
     assert (await client.get("/v2/health/live")).json == {"live": True}
     ready = await client.get("/v2/health/ready")
-    assert (ready.status, ready.json) == (200, {"ready": True})
+    assert (ready.status, ready.json) == (200, {"ready": True, "live": True})
     assert (await client.get("/health")).status == 200
     assert (await client.get("/")).json == {"status": "alive"}
 
@@ -19,7 +19,11 @@ async def test_loading_is_live_and_not_ready_and_shows_progress(make_app) -> Non
     assert (await client.get("/v2/health/live")).status == 200
     ready = await client.get("/v2/health/ready")
     assert ready.status == 503
-    assert ready.json == {"ready": False, "progress": {"phase": "loading weights", "done": 3, "total": 30}}
+    assert ready.json == {
+        "ready": False,
+        "live": True,
+        "progress": {"phase": "loading weights", "done": 3, "total": 30},
+    }
     assert (await client.get("/health")).status == 503
 
 
@@ -28,7 +32,7 @@ async def test_M4_a_dead_engine_is_neither_live_nor_ready(make_app) -> None:
     app.engine.die()
     live, ready = await app.client.get("/v2/health/live"), await app.client.get("/v2/health/ready")
     assert (live.status, live.json) == (503, {"live": False})
-    assert (ready.status, ready.json) == (503, {"ready": False})
+    assert (ready.status, ready.json) == (503, {"ready": False, "live": False})
     assert (await app.client.get("/")).status == 503
 
 
