@@ -109,7 +109,14 @@ async def _on_validation_error(_: Request, error: RequestValidationError) -> Res
 
 
 async def _on_http_exception(request: Request, error: HTTPException) -> Response:
-    text = f"no route {request.method} {request.url.path}" if error.status_code == 404 else str(error.detail)
+    text = str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        text = f"no route {request.method} {request.url.path}"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # NOTE: in one order, as the set of methods has none.
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        error.headers = {"Allow": allowed}
+        text = f"{request.url.path} answers {allowed}, not {request.method}"
     return JSONResponse({"error": text}, error.status_code, error.headers)
 
 

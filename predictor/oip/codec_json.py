@@ -103,7 +103,7 @@ def encode_response(response: InferResponse, request: InferRequest) -> tuple[byt
     document: dict[str, Any] = {"model_name": response.model_name}
     if response.model_version:
         document["model_version"] = response.model_version
-    if response.id:
+    if response.id is not None:
         document["id"] = response.id
     if parameters := plain_parameters(response.parameters):
         document["parameters"] = parameters

@@ -64,6 +64,7 @@ def test_min_tokens_over_max_tokens_is_refused() -> None:
 def test_values_are_normalised() -> None:
     params = SamplingParams(top_k=-1, temperature=1, stop="END", logit_bias={"7": 5}, stop_token_ids=[1, 2])  # type: ignore[arg-type,dict-item]
     assert params.top_k == 0
+    assert SamplingParams(top_k=10**30).top_k == 2**31 - 1
     assert isinstance(params.temperature, float)
     assert params.stop == ("END",)
     assert params.logit_bias == {7: 5.0}

@@ -40,6 +40,12 @@ async def test_messages(make_app) -> None:
         ("/tokenize", {"prompt": "a", "extra": 1}, 400, "extra"),
         ("/tokenize", {"prompt": "a", "model": "other"}, 404, "other"),
         ("/tokenize", {"messages": [{"role": "user", "content": "a"}] * 2}, 400, "must alternate"),
+        (
+            "/tokenize",
+            {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"self": 1}},
+            400,
+            "self",
+        ),
         ("/tokenize", b'"\\ud800"', 400, "JSON"),
         ("/detokenize", {"tokens": [5, 999999]}, 400, "999999"),
         ("/detokenize", {"tokens": [-1]}, 400, "-1"),

@@ -49,6 +49,10 @@ async def test_no_id_no_id(server: Server) -> None:
     assert "id" not in (await server.infer(text_request("Hi"))).json()
 
 
+async def test_an_empty_id_comes_back(server: Server) -> None:
+    assert (await server.infer(text_request("Hi", id=""))).json()["id"] == ""
+
+
 async def test_rows_are_prompt_major_and_output_ids_are_padded(serve: Callable[..., Any]) -> None:
     def script(request: Any, index: int) -> list[int]:
         return [*f"{request.prompt}{'x' * index}".encode(), 256]

@@ -49,6 +49,7 @@ COMPLETION_CASES: list[tuple[str, dict[str, Any], str]] = [
     ("V5 max_tokens 0", {"prompt": "a", "max_tokens": 0}, "max_tokens"),
     ("V5 negative", {"prompt": "a", "max_tokens": -1, "echo": True}, "max_tokens"),
     ("V11 best_of < n", {"prompt": "a", "n": 2, "best_of": 1}, "best_of"),
+    ("n 0 with best_of", {"prompt": "a", "n": 0, "best_of": 1}, "n"),
     ("V11 best_of 0", {"prompt": "a", "best_of": 0}, "best_of"),
     ("too many", {"prompt": "a", "n": 129}, "n"),
     ("best_of too many", {"prompt": "a", "best_of": 129}, "best_of"),
