@@ -36,6 +36,8 @@ def test_every_flag_is_taken() -> None:
             *["--max_waiting_tokens", "4", "--max_model_len", "64", "--max_num_seqs", "5"],
             *["--max_num_batched_tokens", "6", "--aging_seconds", "7", "--block_size", "8", "--num_kv_blocks", "9"],
             *["--enable_prefix_caching", "false"],
+            *["--ssl_certfile", "c.pem", "--ssl_keyfile", "k.pem", "--ssl_client_ca", "ca.pem"],
+            *["--api_key", "a", "--api_key", "b,c", "d", "--api_key_file", "keys"],
         ],
         {},
     )
@@ -62,6 +64,11 @@ def test_every_flag_is_taken() -> None:
         stall_timeout=9.0,
         max_waiting_requests=3,
         max_waiting_tokens=4,
+        ssl_certfile=Path("c.pem"),
+        ssl_keyfile=Path("k.pem"),
+        ssl_client_ca=Path("ca.pem"),
+        api_key=("a", "b", "c", "d"),
+        api_key_file=Path("keys"),
     )
 
 
@@ -196,3 +203,55 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_config(["--version"], {})
     assert capsys.readouterr().out.startswith("pagedserve ")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--ssl_certfile", "c"], "ssl_certfile needs ssl_keyfile"),
+        (["--ssl_keyfile", "k"], "ssl_keyfile needs ssl_certfile"),
+        (["--ssl_client_ca", "a"], "ssl_client_ca needs ssl_certfile and ssl_keyfile"),
+    ],
+)
+def test_half_of_tls_is_refused(words: list[str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        parse_config([*MODEL, *words], {})
+
+
+def test_keys_in_the_environment_and_the_command_line_wins() -> None:
+    environ = {"PAGEDSERVE_API_KEY": "a, b\n"}
+    assert parse_config(MODEL, environ).api_key == ("a", "b")
+    assert parse_config([*MODEL, "--api-key=c"], environ).api_key == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("words", "environ"),
+    [
+        (["--api_key="], {}),
+        (["--api_key", ""], {}),
+        (["--api_key", "sk-1,,sk-2"], {}),
+        ([], {"PAGEDSERVE_API_KEY": ""}),
+        ([], {"PAGEDSERVE_API_KEY": "sk-1,"}),
+        (["--api_key"], {}),
+        (["--api_key", "sk-1 sk-2"], {}),
+        (["--api_keys", "sk-1"], {}),
+        (["--api_key=sk-1", "sk-2"], {}),
+        (["--api_key", "sk-1", "--api_key_fil=sk-2"], {}),
+        ([], {"PAGEDSERVE_API_KEYS": "sk-1"}),
+        (["--api_key", "sk-1", "--http_port", "x"], {}),
+    ],
+)
+def test_a_refusal_shows_no_key(words: list[str], environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config([*MODEL, *words], environ)
+    assert "sk-" not in str(caught.value)
+
+
+def test_a_config_that_is_printed_and_help_show_no_key(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "sk-1" not in repr(parse_config([*MODEL, "--api_key", "sk-1"], {}))
+    monkeypatch.setenv("PAGEDSERVE_API_KEY", "sk-1")
+    with pytest.raises(SystemExit):
+        parse_config(["--api_key", "sk-1", "--help"], {"PAGEDSERVE_API_KEY": "sk-1"})
+    assert "sk-1" not in capsys.readouterr().out

@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from engine.messages import LoadProgress
-from predictor.console import LoadingDisplay, ready_text
+from predictor.console import Access, LoadingDisplay, ready_text
 from tests.fake_engine import MODEL_INFO
 
 
@@ -49,3 +49,16 @@ def test_the_last_line_is_a_command_that_a_shell_understands() -> None:
     words = shlex.split(ready_text("Ann's model", MODEL_INFO, 1234, 5678).splitlines()[-1])
     assert words[:2] == ["curl", "http://localhost:1234/v1/completions"]
     assert json.loads(words[-1])["model"] == "Ann's model"
+
+
+def test_the_command_names_what_a_client_needs() -> None:
+    access = Access(tls=True, client_certificates=True, api_keys=True)
+    text = ready_text("model", MODEL_INFO, 1234, 5678, access)
+    assert "gRPC port 5678 (both TLS)" in text
+    words = shlex.split(text.splitlines()[-1])
+    assert words[1:8] == [
+        *["--cacert", "CA.pem", "--cert", "CLIENT.pem", "--key", "CLIENT.key"],
+        "-H",
+    ]
+    assert words[8:10] == ["Authorization: Bearer $API_KEY", "https://localhost:1234/v1/completions"]
+    assert '"Authorization: Bearer $API_KEY"' in text  # a shell fills it in

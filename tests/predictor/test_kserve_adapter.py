@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from starlette.responses import JSONResponse
 from predictor import kserve_adapter
 from predictor.http_errors import add_exception_handlers
 from predictor.kserve_adapter import KServeHost, Model, ModelServer, mount
+from predictor.tls import TlsFiles
+from tests.certificates import Authority
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -215,3 +218,63 @@ def test_take_over_reaches_what_it_replaces() -> None:
 
 def test_grpc_is_not_told_to_guard_forks() -> None:
     assert kserve_adapter.os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "0"
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_host_with_a_tls_context_speaks_https_on_the_port_it_was_given(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    mount([route()], add_exception_handlers)
+    port = free_port()
+    host = KServeHost(http_port=port, grace_period=1, tls_context=TlsFiles(pair.cert, pair.key).http_context)
+    seen = SimpleNamespace()
+
+    async def life() -> None:
+        try:
+            async with asyncio.timeout(20):
+                assert await host.wait_open() == port
+                async with httpx.AsyncClient(verify=authority.context()) as client:
+                    seen.status = (await client.get(f"https://127.0.0.1:{port}/ours")).status_code
+                async with httpx.AsyncClient() as client:
+                    with pytest.raises(httpx.TransportError):
+                        await client.get(f"http://127.0.0.1:{port}/ours")
+                seen.config = host._server._rest_server.config
+        finally:
+            host.stop()
+
+    host.run(SmallModel(), life)
+    assert seen.status == 200
+    assert seen.config.is_ssl  # as uvicorn's own line says https
+
+
+def test_the_tls_context_is_made_by_a_factory_that_uvicorn_reads_when_it_serves() -> None:
+    assert "self.ssl_context_factory(self, default_factory)" in inspect.getsource(uvicorn.Config.load)
+    assert "config.load()" in inspect.getsource(uvicorn.Server._serve)
+
+
+def test_kserves_own_certificate_argument_would_move_port_8080() -> None:
+    server = ModelServer(http_port=8080, enable_grpc=False, workers=1, ssl_certfile="a", ssl_keyfile="b")
+    assert server.http_port == 8443
+
+
+async def test_a_guard_wraps_every_route(restored: None) -> None:
+    seen = []
+
+    def guard(app: Any) -> Any:
+        async def guarded(scope: Any, receive: Any, send: Any) -> None:
+            seen.append(scope["path"])
+            await app(scope, receive, send)
+
+        return guarded
+
+    app = mount([route()], add_exception_handlers, guard)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+        assert (await client.get("/ours")).status_code == 200
+        assert (await client.get("/none")).status_code == 404
+    assert seen == ["/ours", "/none"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

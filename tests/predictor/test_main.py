@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -55,3 +56,26 @@ def test_the_front_process_holds_no_torch_and_no_model_code() -> None:
         "assert not held, held\n"
     )
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--ssl_certfile", "none.crt", "--ssl_keyfile", "none.key"], "ssl_certfile none.crt cannot be read"),
+        (["--api_key_file", "none.txt"], "api_key_file none.txt cannot be read"),
+    ],
+)
+def test_security_files_that_cannot_be_used_end_with_1_and_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert main(["--model_dir", str(tmp_path), "--http_port", "0", "--grpc_port", "0", *words]) == 1
+    assert capsys.readouterr().err.strip() == f"pagedserve: {text}: No such file or directory"
+
+
+def test_the_processes_that_are_started_from_here_get_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEDSERVE_API_KEY", "sk-secret")
+    with socket.socket() as taken:  # a start that ends after the flags have been read
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        assert main(["--model_dir", str(tmp_path), "--http_port", str(taken.getsockname()[1])]) == 1
+    assert "PAGEDSERVE_API_KEY" not in os.environ

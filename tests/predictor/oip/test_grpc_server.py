@@ -284,3 +284,13 @@ async def test_a_port_in_use_is_refused_with_a_clear_message(server: Server) -> 
         await second.start()
     await taken.stop(0)
     await taken.stop(0)
+
+
+async def test_O10_an_answer_over_the_limit_is_resource_exhausted(serve: Callable[..., Any]) -> None:
+    server = await serve(FakeEngine(text_script("x" * 200)), max_message_length=2000)
+    request = text_message(*[b"Hi"] * 8)
+    request.parameters["max_tokens"].int64_param = 200
+    assert len(request.SerializeToString()) < 2000
+    error = await server.grpc.refusal("ModelInfer", request)
+    assert error.code() is Code.RESOURCE_EXHAUSTED
+    assert (await server.grpc.call("ModelInfer", text_message(b"Hi"))).outputs
