@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from predictor.service import GenerationService
 
 DEFAULT_MAX_TOKENS = 20
+LEAST_TOP_P = 1e-9
+"""What 0 stands for, which generate_rest.yaml allows: the most likely token alone."""
 _BODY_KEYS = ("text_input", "parameters")
 
 
@@ -71,6 +73,9 @@ def decode_generate(body: bytes) -> GenerateRequest:
             raise InvalidParameterError(
                 f"unknown parameter {name!r}; known are {', '.join(sorted({*known, 'details'}))}", param=name
             )
+    top_p = options.get("top_p")
+    if isinstance(top_p, int | float) and not isinstance(top_p, bool) and top_p == 0:
+        options["top_p"] = LEAST_TOP_P
     if details:
         # NOTE: the details list each token's log probability, so the engine must be asked for them.
         options.setdefault("logprobs", 0)

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from engine.errors import RequestAbortedError
+from predictor.oip.generate import decode_generate
 from tests.fake_engine import FakeEngine, text_script
 from tests.predictor.oip.conftest import Server, until
 
@@ -80,6 +81,12 @@ async def test_details_list_the_tokens(server: Server) -> None:
     answer = (await post(server, GENERATE, details=True, logprobs=1, max_tokens=1)).json()
     (token,) = answer["details"]["logprobs"]
     assert token["top"] == [{"id": 72, "text": "H", "logprob": -0.5, "special": False}]
+
+
+async def test_top_p_0_is_the_most_likely_token_alone(server: Server) -> None:
+    assert (await post(server, GENERATE, top_p=0)).status_code == 200
+    assert 0 < decode_generate(b'{"text_input": "a", "parameters": {"top_p": 0}}').sampling.top_p < 1e-6
+    assert (await post(server, GENERATE, top_p=False)).status_code == 422
 
 
 async def test_every_sampling_parameter_is_taken(server: Server) -> None:
