@@ -25,6 +25,8 @@ from predictor.disconnect import ClientDisconnectedError
 from predictor.kserve_adapter import InvalidInput
 
 CLIENT_CLOSED_REQUEST = 499
+OPENAI_PREFIXES = ("/v1/", "/openai/")
+"""Where an unknown path or a wrong method is answered in OpenAI's shape, but for KServe's V1 protocol, `/v1/models`."""
 
 
 class NotServedError(RequestError):
@@ -117,7 +119,11 @@ async def _on_http_exception(request: Request, error: HTTPException) -> Response
         allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
         error.headers = {"Allow": allowed}
         text = f"{request.url.path} answers {allowed}, not {request.method}"
-    return JSONResponse({"error": text}, error.status_code, error.headers)
+    body: Any = text
+    if request.url.path.startswith(OPENAI_PREFIXES) and not request.url.path.startswith("/v1/models"):
+        code = HTTPStatus(error.status_code).name.lower()
+        body = {"message": text, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": body}, error.status_code, error.headers)
 
 
 async def _on_unexpected(_: Request, __: Exception) -> Response:

@@ -39,4 +39,23 @@ async def test_another_method_is_405_and_names_the_allowed_ones(make_app, method
     answer = await Exchange(make_app().app, method, path, b"", {}).done()
     assert answer.status == 405
     assert set(answer.headers["allow"].split(", ")) == allow
-    assert answer.json == {"error": f"{path} answers {answer.headers['allow']}, not {method}"}
+    error = answer.json["error"]
+    text = error["message"] if path.startswith("/v1/") else error
+    assert text == f"{path} answers {answer.headers['allow']}, not {method}"
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/openai/v1/models/a\nb", "/openai/v1/nothing"])
+async def test_an_unknown_path_of_openai_s_is_404_in_its_shape(make_app, path: str) -> None:
+    answer = await make_app().client.get(path)
+    assert (answer.status, answer.json["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/nothing", "/v1/models/a\nb", "/nothing", "/v2/models/model/", "/v2/models/model/infer/"]
+)
+async def test_an_unknown_path_elsewhere_is_404_in_oip_s_shape(make_app, path: str) -> None:
+    app = make_app()
+    app.app.router.redirect_slashes = False  # as `mount` has it
+    answer = await app.client.get(path)
+    assert answer.status == 404
+    assert isinstance(answer.json["error"], str)
