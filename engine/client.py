@@ -29,7 +29,7 @@ from engine.errors import (
     RequestAbortedError,
 )
 from engine.input_processor import InputProcessor
-from engine.inputs import GenerationRequest
+from engine.inputs import EncodedPrompt, GenerationRequest
 from engine.messages import (
     AbortSequences,
     EngineFailed,
@@ -217,9 +217,15 @@ class AsyncEngine:
     def num_waiting_prompt_tokens(self) -> int:
         return self._num_waiting_prompt_tokens
 
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> EncodedPrompt:
+        """See `InputProcessor.encode`. Also raises `EngineLoadingError` and `EngineDeadError`."""
+        if self._input_processor is None or self.phase != "ready":
+            raise self._unavailable()
+        return self._input_processor.encode(text, add_special_tokens=add_special_tokens)
+
     def prepare(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | EncodedPrompt | Sequence[int],
         params: SamplingParams,
         *,
         request_id: str | None = None,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import ContextLengthError, InvalidParameterError, InvalidPromptError
-from engine.inputs import GenerationRequest
+from engine.inputs import EncodedPrompt, GenerationRequest
 from engine.messages import ModelInfo
 from engine.sampling_params import SamplingParams
 
@@ -31,9 +31,16 @@ class InputProcessor:
         self._tokenizer = tokenizer
         self._info = info
 
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> EncodedPrompt:
+        """A text turned into token ids, for `prepare`. Takes long for a long text; may run on any thread.
+
+        Raises `InvalidPromptError` or `ContextLengthError`.
+        """
+        return EncodedPrompt(text, self._encode(text, add_special_tokens))
+
     def prepare(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | EncodedPrompt | Sequence[int],
         params: SamplingParams,
         *,
         request_id: str | None = None,
@@ -41,7 +48,7 @@ class InputProcessor:
     ) -> GenerationRequest:
         """A request ready to submit.
 
-        prompt: text (tokenised with the model's own special tokens) or token ids.
+        prompt: text (tokenised with the model's own special tokens), one encoded before, or token ids.
         request_id: the caller's name for it, which becomes the head of a unique id.
         deadline: a reading of `time.monotonic()`, or None.
 
@@ -50,8 +57,12 @@ class InputProcessor:
         Raises `InvalidPromptError`, `InvalidParameterError` or `ContextLengthError`.
         """
         arrival_time = time.monotonic()
-        text = prompt if isinstance(prompt, str) else None
-        token_ids = self._encode(prompt) if isinstance(prompt, str) else self._check_ids(prompt)
+        if isinstance(prompt, str):
+            prompt = self.encode(prompt)
+        if isinstance(prompt, EncodedPrompt):
+            text, token_ids = prompt.text, prompt.token_ids
+        else:
+            text, token_ids = None, self._check_ids(prompt)
         self._check_vocabulary(params)
         room = self._room(len(token_ids))
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
@@ -67,7 +78,7 @@ class InputProcessor:
             deadline=deadline,
         )
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def _encode(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         if self._tokenizer is None:
             raise InvalidPromptError("this engine has no tokenizer: give the prompt as token ids", param="prompt")
         if len(text) > self._info.max_model_len * MAX_CHARACTERS_PER_TOKEN:
@@ -80,7 +91,7 @@ class InputProcessor:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidPromptError(f"the prompt is not valid Unicode text: {error}", param="prompt") from None
-        token_ids = tuple(self._tokenizer.encode(text))
+        token_ids = tuple(self._tokenizer.encode(text, add_special_tokens))
         if not token_ids:
             raise InvalidPromptError("the prompt is empty: give at least one token", param="prompt")
         return token_ids

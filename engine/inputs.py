@@ -9,6 +9,14 @@ from engine.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """A text and the token ids that it was turned into beforehand (made by `engine.input_processor`)."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt and its parameters after every check at the door (made by `engine.input_processor`).
 

@@ -80,6 +80,14 @@ class Admission:
             )
         self._num_accepted += num_sequences
 
+    def check_room(self, more: int) -> None:
+        """Raises `OverloadedError` where `check` would refuse `more` sequences, before any work is spent on them."""
+        waiting = self.queue.num_waiting
+        if more <= self.max_waiting_requests < waiting + more:
+            raise self._overloaded(
+                "waiting_requests", f"{waiting} requests are waiting and the bound is {self.max_waiting_requests}"
+            )
+
     def retry_after(self) -> float:
         """Whole seconds after which half of today's queue will have left it at the rate of the last 30 s."""
         now, departed = self._clock(), self._num_accepted - self.queue.num_waiting

@@ -36,9 +36,10 @@ async def predict_instances(service: GenerationService, payload: Any) -> dict[st
     Raises `RequestError` for a malformed body, and the errors of `GenerationService.submit`.
     """
     instances = _parse(payload)
+    prompts = await service.encode([one.prompt for one in instances])
     now = time.monotonic()
     streams = service.submit_many(
-        [one.prompt for one in instances],
+        prompts,
         [one.params for one in instances],
         deadline=[None if one.timeout is None else now + one.timeout for one in instances],
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from engine.errors import (
     OverloadedError,
     UnavailableError,
 )
+from engine.inputs import EncodedPrompt
 from engine.sampling_params import SamplingParams
 from predictor.config import MAX_BODY_SIZE
 
@@ -27,7 +30,11 @@ if TYPE_CHECKING:
 REJECTION_REASONS = ("waiting_requests", "waiting_tokens", "loading", "draining", "dead")
 """Values of the label `reason` of `requests_rejected_total`."""
 
-Prompt = str | Sequence[int]
+Prompt = str | EncodedPrompt | Sequence[int]
+
+MAX_INLINE_CHARACTERS = 4096
+"""Texts of one request that are tokenised on the event loop: about 1 to 10 ms. More goes to a thread."""
+TOKENIZER_THREADS = 2
 
 
 class GenerationService:
@@ -57,6 +64,8 @@ class GenerationService:
         self._on_rejected = on_rejected
         self._draining = False
         self._serial = itertools.count()
+        self._num_encoding = 0
+        self._tokenizer_threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -102,6 +111,32 @@ class GenerationService:
         if self._draining and self.engine.phase != "dead":
             raise EngineDrainingError("the server is shutting down and takes no new requests; try another replica")
         self._check_phase()
+
+    async def encode(self, prompts: Sequence[Prompt], *, add_special_tokens: bool = True) -> list[Prompt]:
+        """The prompts for `submit_many`, texts that take long to tokenise turned into ids off the event loop.
+
+        add_special_tokens: false leaves the model's own out, and turns every text into ids. Raises as `submit`.
+        """
+        characters = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+        if characters <= MAX_INLINE_CHARACTERS:
+            return list(prompts) if add_special_tokens else self._encode(prompts, add_special_tokens)
+        with self._counted():
+            self._check_available()
+            # NOTE: those that are being tokenised wait, too: without a bound they would be a queue of their own.
+            self.admission.check_room(self._num_encoding + len(prompts))
+        self._num_encoding += len(prompts)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._tokenizer_threads, self._encode, prompts, add_special_tokens
+            )
+        finally:
+            self._num_encoding -= len(prompts)
+
+    def _encode(self, prompts: Sequence[Prompt], add_special_tokens: bool) -> list[Prompt]:
+        return [
+            self.engine.encode(prompt, add_special_tokens=add_special_tokens) if isinstance(prompt, str) else prompt
+            for prompt in prompts
+        ]
 
     def submit(
         self,

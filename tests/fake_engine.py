@@ -20,7 +20,7 @@ from engine.errors import (
     PagedServeError,
 )
 from engine.input_processor import InputProcessor
-from engine.inputs import GenerationRequest
+from engine.inputs import EncodedPrompt, GenerationRequest
 from engine.messages import FinishReason, LoadProgress, ModelInfo, RawLogprobs, SequenceId, SequenceOutput
 from engine.output.processor import OutputProcessor
 from engine.sampling_params import SamplingParams
@@ -198,9 +198,13 @@ class FakeEngine:
     def num_waiting_prompt_tokens(self) -> int:
         return sum(s.request.params.n * len(s.request.prompt_token_ids) for s in self._waiting.values())
 
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> EncodedPrompt:
+        self._check_phase()
+        return InputProcessor(self._tokenizer, self._info).encode(text, add_special_tokens=add_special_tokens)
+
     def prepare(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | EncodedPrompt | Sequence[int],
         params: SamplingParams,
         *,
         request_id: str | None = None,

@@ -95,7 +95,9 @@ class Tokenizer:
             raise InvalidPromptError(
                 f"the prompt is not valid Unicode: lone surrogate at character {error.start}", param="prompt"
             ) from error
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # NOTE: only the library's batched calls let other threads run meanwhile; this one leaves out offsets.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

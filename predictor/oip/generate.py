@@ -85,10 +85,11 @@ def decode_generate(body: bytes) -> GenerateRequest:
     return GenerateRequest(text_input, read.sampling, details, read.timeout)
 
 
-def start(service: GenerationService, request: GenerateRequest) -> GenerationStream:
+async def start(service: GenerationService, request: GenerateRequest) -> GenerationStream:
     """Submits the request. Raises as `GenerationService.submit`."""
     deadline = None if request.timeout is None else time.monotonic() + request.timeout
-    return service.submit(request.text_input, request.sampling, deadline=deadline)
+    (prompt,) = await service.encode([request.text_input])
+    return service.submit(prompt, request.sampling, deadline=deadline)
 
 
 async def generate(service: GenerationService, request: GenerateRequest, stream: GenerationStream) -> dict[str, Any]:

@@ -46,7 +46,7 @@ async def infer(service: GenerationService, request: InferRequest) -> InferRespo
     plan = read_plan(request)
     if plan.stream:
         raise MalformedRequestError("input 'stream' may be true only with ModelStreamInfer")
-    streams = submit(service, plan, request.id)
+    streams = await submit(service, plan, request.id)
     try:
         results = await _collect(streams)
     finally:
@@ -61,14 +61,15 @@ async def infer(service: GenerationService, request: InferRequest) -> InferRespo
     )
 
 
-def submit(service: GenerationService, plan: InferencePlan, request_id: str | None) -> list[GenerationStream]:
+async def submit(service: GenerationService, plan: InferencePlan, request_id: str | None) -> list[GenerationStream]:
     """Starts the generation of every prompt, all or none."""
     name = request_id[:MAX_ID_LENGTH] if request_id else None
+    deadline = None if plan.timeout is None else time.monotonic() + plan.timeout
     return service.submit_many(
-        plan.prompts,
+        await service.encode(plan.prompts),
         [parameters.sampling for parameters in plan.parameters],
         request_ids=[name] * len(plan.prompts),
-        deadline=None if plan.timeout is None else time.monotonic() + plan.timeout,
+        deadline=deadline,
     )
 
 

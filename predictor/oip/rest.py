@@ -144,7 +144,7 @@ class _Routes:
     async def _start_generate(self, request: Request) -> tuple[GenerateRequest, GenerationStream]:
         self._check_model(request)
         decoded = decode_generate(await read_bytes(request, self._service.max_body_size))
-        return decoded, start(self._service, decoded)
+        return decoded, await start(self._service, decoded)
 
     async def repository_index(self, _request: Request) -> Response:
         is_ready = self._service.is_ready

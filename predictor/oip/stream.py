@@ -118,7 +118,7 @@ async def stream_responses(
             f"a request with 'stream' generates one sequence, got {len(plan.prompts)} prompts with n = {plan.n}",
             param="stream",
         )
-    (stream,) = submit(service, plan, request.id)
+    (stream,) = await submit(service, plan, request.id)
     tokenizer = service.tokenizer
     async with stream:
         progress = _Progress(plan, tokenizer, stream.request.prompt, stream.request.prompt_token_ids)

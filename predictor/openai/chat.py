@@ -20,7 +20,6 @@ from predictor.openai.envelope import Envelope
 from predictor.openai.events import stream_response
 from predictor.openai.logprobs import chat_logprobs
 from predictor.openai.messages import template_messages
-from predictor.openai.prompts import encode_text
 from predictor.openai.sampling import chat_params, check_stream_options
 from predictor.openai.types import ChatRequest
 from predictor.openai.unsupported import refuse_unsupported
@@ -42,7 +41,8 @@ async def create_chat_completion(service: GenerationService, http: Request) -> R
     check_stream_options(request)
     params = chat_params(request)
     with _errors_name("messages"):
-        prompt = prompt_ids(service, request)
+        text = prompt_text(service, request)
+        (prompt,) = await service.encode([text], add_special_tokens=bool(request.add_special_tokens))
         stream = service.submit(prompt, params, request_id=envelope.engine_ids(1)[0])
     if request.stream:
         writer = ChatChunks(envelope)
@@ -51,19 +51,18 @@ async def create_chat_completion(service: GenerationService, http: Request) -> R
     return _answer(envelope, results[0], usage, with_logprobs=bool(request.logprobs))
 
 
-def prompt_ids(service: GenerationService, request: ChatRequest) -> list[int]:
-    """The conversation as token ids, by the model's own chat template.
+def prompt_text(service: GenerationService, request: ChatRequest) -> str:
+    """The conversation as text, by the model's own chat template.
 
-    The template writes the special tokens; the tokenizer adds none unless `add_special_tokens` asks for them.
+    The template writes the special tokens; the tokenizer is to add none unless `add_special_tokens` asks for them.
     Raises `InvalidPromptError` with the template's message where the template refuses the conversation.
     """
     messages = template_messages(request.messages)
     extra = request.chat_template_kwargs or {}
     check_template_variables(extra)
-    text = service.tokenizer.apply_chat_template(
+    return service.tokenizer.apply_chat_template(
         messages, add_generation_prompt=request.add_generation_prompt is not False, **extra
     )
-    return encode_text(service, text, add_special_tokens=bool(request.add_special_tokens))
 
 
 def check_template_variables(variables: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from predictor.openai.decode import read_request
 from predictor.openai.envelope import Envelope
 from predictor.openai.events import EVENT_STREAM, STREAM_HEADERS, UsageReport, stream_response
 from predictor.openai.logprobs import completion_logprobs
-from predictor.openai.prompts import Prompt, encode_text, prompt_text, split_prompts
+from predictor.openai.prompts import prompt_text, split_prompts
 from predictor.openai.sampling import check_stream_options, completion_params
 from predictor.openai.types import CompletionRequest
 from predictor.openai.unsupported import refuse_unsupported
@@ -37,7 +37,7 @@ async def create_completion(service: GenerationService, http: Request) -> Respon
     params = completion_params(request)
     prompts = split_prompts(request.prompt)
     echoes = [prompt_text(service, prompt) for prompt in prompts] if request.echo else None
-    inputs = [_input(service, prompt, request) for prompt in prompts]
+    inputs = await service.encode(prompts, add_special_tokens=request.add_special_tokens is not False)
     n = 1 if request.n is None else request.n
 
     if request.max_tokens == 0:
@@ -67,13 +67,6 @@ def best(outputs: Sequence[CompletionOutput], n: int) -> list[CompletionOutput]:
 
 def _mean_logprob(output: CompletionOutput) -> float:
     return (output.cumulative_logprob or 0.0) / max(1, len(output.token_ids))
-
-
-def _input(service: GenerationService, prompt: Prompt, request: CompletionRequest) -> Prompt:
-    # NOTE: the service adds the model's special tokens to a text; without them the text is turned into ids here.
-    if isinstance(prompt, str) and request.add_special_tokens is False:
-        return encode_text(service, prompt, add_special_tokens=False)
-    return prompt
 
 
 def _echo_only(envelope: Envelope, request: CompletionRequest, echoes: Sequence[str], usage: Usage, n: int) -> Response:

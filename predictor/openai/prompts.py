@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.errors import ContextLengthError, InvalidPromptError
-from engine.input_processor import MAX_CHARACTERS_PER_TOKEN
+from engine.errors import InvalidPromptError
 
 if TYPE_CHECKING:
     from predictor.service import GenerationService
@@ -27,16 +26,6 @@ def split_prompts(prompt: str | Sequence[str | int | list[int]]) -> list[Prompt]
     raise InvalidPromptError(
         f"prompt {problem}: give a text, a list of texts, a list of token ids, or a list of such lists", param="prompt"
     )
-
-
-def encode_text(service: GenerationService, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text. Raises `ContextLengthError` for a text that cannot fit, before it is tokenised."""
-    context = service.info.max_model_len
-    if len(text) > context * MAX_CHARACTERS_PER_TOKEN:
-        raise ContextLengthError(
-            f"the prompt has {len(text)} characters, more than {context} tokens can hold; shorten it", param="prompt"
-        )
-    return service.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
 def prompt_text(service: GenerationService, prompt: Prompt) -> str:
