@@ -1,0 +1,117 @@
+"""What KEDA takes and production does not: our rules about the signals of a ScaledObject.
+
+Each stands for a published failure: a query that fails at two pods, a lost Prometheus read as no load, a model at zero
+that nothing can wake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autoscaling.keda_rules import RESOURCE_TRIGGERS
+from autoscaling.keda_spec import is_whole_number
+from autoscaling.promql import one_sample_problem, selectors
+
+Document = Mapping[str, Any]
+
+OWN_PREFIX = "pagedserve_"
+"""Metrics that the pods themselves export, and so none without pods."""
+POD_COUNT = "kube_deployment_status_replicas"
+"""kube-state-metrics' count, by which a query can tell no pods from lost targets."""
+
+
+def signal_problems(document: Document) -> list[str]:
+    """Faults of a ScaledObject whose metadata `keda_rules` accepts."""
+    return [
+        problem
+        for rule in (_one_sample, _selection, _loss_is_not_idle, _whole_targets, _wakes, _idle_at_zero)
+        for problem in rule(document)
+    ]
+
+
+def prometheus_triggers(document: Document) -> list[Document]:
+    """Those of type prometheus."""
+    return [trigger for trigger in document["spec"]["triggers"] if trigger["type"] == "prometheus"]
+
+
+def _one_sample(document: Document) -> Iterator[str]:
+    for trigger in prometheus_triggers(document):
+        if problem := one_sample_problem(trigger["metadata"]["query"]):
+            yield f"{_title(trigger)}: the query {problem}"
+
+
+def _selection(document: Document) -> Iterator[str]:
+    """Each selector names a namespace and what in it is meant; without, it counts other services' load."""
+    for trigger in prometheus_triggers(document):
+        for selector in _selectors(trigger):
+            if "namespace" not in selector.matchers:
+                yield f"{_title(trigger)}: {selector.metric} is not selected by namespace"
+            if (selector.metric or "").startswith(OWN_PREFIX) and "inferenceservice" not in selector.matchers:
+                yield f"{_title(trigger)}: {selector.metric} is not selected by inferenceservice"
+
+
+def _loss_is_not_idle(document: Document) -> Iterator[str]:
+    """Where there are always pods an empty answer is a lost target, and must lead to the fallback."""
+    spec = document["spec"]
+    if spec.get("minReplicaCount", 0) == 0:
+        return
+    if prometheus_triggers(document) and "fallback" not in spec:
+        yield "no fallback: a Prometheus that is lost holds the replicas where they are, or lets them fall"
+    for trigger in prometheus_triggers(document):
+        if trigger["metadata"].get("ignoreNullValues", "true") == "true":
+            yield f"{_title(trigger)}: ignoreNullValues is true, so that lost targets read as no demand"
+        if "or vector(" in " ".join(trigger["metadata"]["query"].split()):
+            yield f"{_title(trigger)}: `or vector(...)` makes lost targets read as no demand"
+
+
+def _whole_targets(document: Document) -> Iterator[str]:
+    """KEDA before 2.17 cuts a target off to a whole number in its fallback, and 0.8 to 0."""
+    if "fallback" not in document["spec"]:
+        return
+    for trigger in prometheus_triggers(document):
+        if not is_whole_number(trigger["metadata"]["threshold"]):
+            yield (
+                f"{_title(trigger)}: threshold {trigger['metadata']['threshold']} is no whole number; "
+                "give the query in percent, so that the fallback is exact in every KEDA"
+            )
+
+
+def _wakes(document: Document) -> Iterator[str]:
+    if document["spec"].get("minReplicaCount", 0) == 0 and not any(map(_is_there_without_pods, _triggers(document))):
+        yield "minReplicaCount is 0 and every trigger reads the pods' own metrics: nothing would ever wake them"
+
+
+def _idle_at_zero(document: Document) -> Iterator[str]:
+    """At 0 pods their own metrics are absent; that has to be idle, or the fallback starts pods when the first loads."""
+    if document["spec"].get("minReplicaCount", 0) != 0:
+        return
+    for trigger in prometheus_triggers(document):
+        strict = trigger["metadata"].get("ignoreNullValues", "true") == "false"
+        told_apart = any((s.metric or "").startswith(POD_COUNT) for s in _selectors(trigger))
+        if strict and not told_apart and not _is_there_without_pods(trigger):
+            yield f"{_title(trigger)}: ignoreNullValues is false, and without pods every look at it is an error"
+
+
+def _is_there_without_pods(trigger: Document) -> bool:
+    if trigger["type"] in RESOURCE_TRIGGERS:
+        return False
+    if trigger["type"] != "prometheus":
+        return True
+    return not any((selector.metric or "").startswith(OWN_PREFIX) for selector in _selectors(trigger))
+
+
+def _triggers(document: Document) -> list[Document]:
+    triggers: list[Document] = document["spec"]["triggers"]
+    return triggers
+
+
+def _selectors(trigger: Document) -> list[Any]:
+    try:
+        return list(selectors(trigger["metadata"]["query"]))
+    except ValueError:
+        return []
+
+
+def _title(trigger: Document) -> str:
+    return f"trigger {trigger.get('name') or trigger['type']}"
