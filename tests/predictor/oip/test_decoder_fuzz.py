@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import orjson
@@ -13,10 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import RequestError
+from predictor.admission import Admission
+from predictor.model import PagedModel
 from predictor.oip import codec_grpc, codec_json
+from predictor.oip.errors import INTERNAL_ERROR
+from predictor.oip.generate import GenerateRequest, decode_generate
 from predictor.oip.grpc_calls import parse_message
 from predictor.oip.plan import InferencePlan, read_plan
-from predictor.oip.schema import ModelInferRequest
+from predictor.oip.schema import METHODS, ModelInferRequest, message_class
+from predictor.oip.stream import FINAL_RESPONSE, answer_stream
+from predictor.service import GenerationService
+from tests.fake_engine import FakeEngine
 
 FUZZ = settings(
     max_examples=300, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
@@ -222,3 +230,124 @@ def test_changed_fields_of_a_message(number: int, datatype: str, shape: list[int
     outcome_of_grpc(message.SerializeToString())
     message.inputs[-1].shape[:] = shape
     outcome_of_grpc(message.SerializeToString())
+
+
+# --- generate ---
+
+GENERATE: list[dict[str, Any]] = [
+    {"text_input": "a", "parameters": {"details": True, "logprobs": 1, "stop": ["a", "b"], "top_p": 0, "n": "1"}},
+    {"text_input": "a", "parameters": {"stop_token_ids": [1, 2], "logit_bias": {"1": 5.0}, "timeout": "1000"}},
+]
+
+
+def outcome_of_generate(body: bytes) -> GenerateRequest | RequestError:
+    try:
+        return decode_generate(body)
+    except RequestError as error:
+        return error
+
+
+def test_the_generate_bodies_that_are_changed_are_valid() -> None:
+    assert all(isinstance(outcome_of_generate(orjson.dumps(body)), GenerateRequest) for body in GENERATE)
+
+
+@FUZZ
+@given(st.sampled_from(GENERATE), changes)
+def test_changed_generate_bodies(body: dict[str, Any], edits: list[tuple[int, Any]]) -> None:
+    outcome_of_generate(orjson.dumps(changed(body, edits)))
+
+
+@FUZZ
+@given(st.sampled_from([orjson.dumps(body) for body in GENERATE]), byte_changes)
+def test_changed_bytes_of_a_generate_body(body: bytes, edits: list[tuple[int, int | None]]) -> None:
+    outcome_of_generate(changed_bytes(body, edits))
+
+
+# --- every message, and the stream ---
+
+
+@FUZZ
+@given(st.sampled_from(sorted(METHODS)), st.binary(max_size=60))
+def test_any_bytes_as_a_message_of_any_method(method: str, data: bytes) -> None:
+    try:
+        parse_message(message_class(METHODS[method].request), data)
+    except RequestError as error:
+        assert str(error)  # noqa: PT017  only this class may come
+
+
+def stream_messages() -> Iterator[bytes]:
+    """Valid requests of a stream, each with an id, of one response and of one a token."""
+    for number, message in enumerate(MESSAGES):
+        one = ModelInferRequest()
+        one.CopyFrom(message)
+        one.model_name, one.id = "model", f"valid-{number}"
+        codec_grpc.encode_parameters({"max_tokens": 2}, one.parameters)
+        yield one.SerializeToString()
+    tokens = ModelInferRequest(model_name="model", id="tokens")
+    tokens.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"a")
+    tokens.inputs.add(name="stream", datatype="BOOL", shape=[1]).contents.bool_contents.append(True)
+    codec_grpc.encode_parameters({"max_tokens": 3, "triton_enable_empty_final_response": True}, tokens.parameters)
+    yield tokens.SerializeToString()
+
+
+STREAM_MESSAGES = list(stream_messages())
+
+
+async def responses_to(messages: list[bytes]) -> list[Any]:
+    engine: Any = FakeEngine()
+    admission = Admission(engine, max_waiting_requests=10_000, max_waiting_tokens=None)
+    service = GenerationService(engine, admission, model_name="model")
+    responses: list[Any] = []
+
+    async def requests() -> AsyncIterator[bytes]:
+        for message in messages:
+            yield message
+
+    async def write(response: Any) -> None:
+        responses.append(response.FromString(response.SerializeToString()))
+
+    async with asyncio.timeout(30):
+        await answer_stream(service, PagedModel(service), requests(), write, {})
+    assert engine.num_requests == 0
+    return responses
+
+
+def finals(responses: list[Any]) -> list[Any]:
+    return [r for r in responses if r.infer_response.parameters[FINAL_RESPONSE].bool_param]
+
+
+def test_the_stream_messages_that_are_changed_are_valid() -> None:
+    responses = asyncio.run(responses_to(STREAM_MESSAGES))
+    assert not any(response.error_message for response in responses)
+    assert len(finals(responses)) == len(STREAM_MESSAGES)
+
+
+@settings(FUZZ, max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from(STREAM_MESSAGES), byte_changes), min_size=1, max_size=4))
+def test_every_message_of_a_stream_is_answered_to_its_end(
+    messages: list[tuple[bytes, list[tuple[int, int | None]]]],
+) -> None:
+    """Each message, whatever is in it, gets one final response, and none brings down the stream or another one."""
+    sent = [changed_bytes(data, edits) for data, edits in messages]
+    responses = asyncio.run(responses_to([*sent, STREAM_MESSAGES[0]]))
+    assert len(finals(responses)) == len(sent) + 1
+    assert not any(response.error_message == INTERNAL_ERROR for response in responses)
+    good = [r for r in finals(responses) if r.infer_response.id == "valid-0" and not r.error_message]
+    assert good
+
+
+@settings(FUZZ, max_examples=200)
+@given(
+    st.sampled_from(range(len(STREAM_MESSAGES))),
+    st.sampled_from(
+        ["temperature", "max_tokens", "n", "seed", "top_k", "stop", "logit_bias", "triton_enable_empty_final_response"]
+    ),
+    st.booleans() | st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1) | st.floats(0, 2) | st.sampled_from(
+        ["1", "true", "9" * 20, "[]", "{}", '{"5": 1}', "null"]),
+)  # fmt: skip
+def test_changed_parameters_of_a_stream_s_message(number: int, name: str, value: Any) -> None:
+    message = ModelInferRequest.FromString(STREAM_MESSAGES[number])
+    codec_grpc.encode_parameters({name: value}, message.parameters)
+    responses = asyncio.run(responses_to([message.SerializeToString()]))
+    assert len(finals(responses)) == 1
+    assert not any(response.error_message == INTERNAL_ERROR for response in responses)
