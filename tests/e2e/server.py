@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -41,9 +41,14 @@ class Server:
     flags: as keyword arguments, e.g. Server(model_dir=path, max_num_seqs=4). `start()` returns once the listener is
     open, `wait_ready()` once the model is loaded; as a context manager both. `stop()` sends SIGTERM; leaving the
     context kills what is left.
+    environ: further environment variables. client: what httpx needs to be let in (`verify`, `headers`).
     """
 
-    def __init__(self, **flags: Any) -> None:
+    def __init__(
+        self, *, environ: Mapping[str, str] | None = None, client: Mapping[str, Any] | None = None, **flags: Any
+    ) -> None:
+        self._environ = dict(environ or {})
+        self._client = {"timeout": STEP_SECONDS, **(client or {})}
         self._flags = {"http_port": 0, "grpc_port": 0, **flags}
         self._log = tempfile.NamedTemporaryFile("w+", prefix="pagedserve-", suffix=".log")  # noqa: SIM115
         self.process: subprocess.Popen[bytes] | None = None
@@ -59,16 +64,19 @@ class Server:
             cwd=REPOSITORY,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environ},
         )
         return self
 
     def start(self) -> Self:
         """Returns once REST and gRPC listen; the model may still be loading."""
-        self.launch()
-        port = self._wait_log(r"Uvicorn running on http://[^:]+:(\d+)")
+        return self.launch().wait_open()
+
+    def wait_open(self) -> Self:
+        """Returns once the launched process listens."""
+        port = self._wait_log(r"Uvicorn running on https?://[^:]+:(\d+)")
         self._wait_log(r"gRPC listens on port (\d+)")
-        self.http_url = f"http://127.0.0.1:{port}"
+        self.http_url = f"{'https' if 'ssl_certfile' in self._flags else 'http'}://127.0.0.1:{port}"
         return self
 
     def wait_ready(self) -> Self:
@@ -151,7 +159,7 @@ class Server:
     def status(self, path: str) -> int:
         """The HTTP status of a GET; 0 where nobody answers."""
         try:
-            return httpx.get(self.http_url + path, timeout=STEP_SECONDS).status_code
+            return httpx.get(self.http_url + path, **self._client).status_code
         except httpx.TransportError:
             return 0
 
@@ -159,7 +167,7 @@ class Server:
         """The value of the series `pagedserve_<name>` with these labels among its own."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        text = httpx.get(self.http_url + "/metrics", timeout=STEP_SECONDS).text
+        text = httpx.get(self.http_url + "/metrics", **self._client).text
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == f"pagedserve_{name}" and labels.items() <= sample.labels.items():
