@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ import pytest
 
 from predictor.oip.schema import SERVICE, message_class
 from tests.certificates import Authority, Pair
-from tests.e2e.server import Server
+from tests.e2e.server import REPOSITORY, Server
 from tests.e2e.test_oip_clients import run_client
 
 KEY, FILE_KEY = "sk-given-0123", "sk-of-the-file-4567"
@@ -190,6 +193,19 @@ def test_probes_and_scrapers_need_no_key(guarded: dict[str, Guarded], mode: str)
             assert http.get(path).status_code == 200, path
         for path in ("/v2", "/version", "/v1/models", "/none"):
             assert http.get(path).status_code == 401, path
+
+
+def test_the_documented_probe_of_a_container(guarded: dict[str, Guarded], mode: str) -> None:
+    one = guarded[mode]
+    text = (REPOSITORY / "docs" / "security.md").read_text()
+    (code,) = re.findall(r"- \|\n((?: {8}.*\n)+)", text)
+    code = textwrap.dedent(code).replace("https://localhost:8080", one.server.http_url)
+    client = one.client or one.authority.issue("probe")
+    for name, path in (("ca.crt", one.authority.ca), ("client.crt", client.cert), ("client.key", client.key)):
+        code = code.replace(f"/etc/tls/{name}", str(path))
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    missing = code.replace("/health/ready", "/none")
+    assert subprocess.run([sys.executable, "-c", missing], check=False, capture_output=True).returncode != 0
 
 
 def test_a_key_is_taken_back_and_given_while_the_server_runs(guarded: dict[str, Guarded]) -> None:
