@@ -15,6 +15,9 @@ from predictor.file_stamp import Stamp, file_stamp
 
 logger = logging.getLogger("predictor")
 
+_ED25519 = b"AwBQYDK2Vw"
+"""The algorithm's identifier (RFC 8410, section 7) in the first line of a PKCS #8 key."""
+
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
@@ -91,6 +94,11 @@ class TlsFiles:
     def _read(self) -> TlsIdentity:
         certificate = _read_bytes("ssl_certfile", self._certfile)
         key = _read_bytes("ssl_keyfile", self._keyfile)
+        if _ED25519 in key:
+            # NOTE: OpenSSL serves it, gRPC's own library takes it and then fails every handshake.
+            raise ConfigError(
+                f"ssl_keyfile {self._keyfile} is an Ed25519 key, which gRPC cannot use; take ECDSA or RSA"
+            )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.set_alpn_protocols(["http/1.1"])
         _load_pair(context, self._certfile, self._keyfile)

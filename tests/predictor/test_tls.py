@@ -12,6 +12,8 @@ import grpc
 import httpx
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from starlette.responses import PlainTextResponse
 from uvicorn import Config, Server
 
@@ -46,7 +48,10 @@ def test_files_that_do_not_are_refused_by_name(pair: Pair, authority: Authority,
     other, empty, absent = authority.issue("other"), tmp_path / "empty", tmp_path / "absent"
     empty.write_bytes(b"")
     locked = authority.issue("locked", password=b"secret")
+    ed25519 = tmp_path / "ed25519.key"
+    ed25519.write_bytes(Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     for arguments, words in (
+        ((pair.cert, ed25519), r"ed25519.key is an Ed25519 key, which gRPC cannot use; take ECDSA or RSA"),
         ((pair.cert, other.key), r"ssl_keyfile .* is not the key of ssl_certfile"),
         ((absent, pair.key), r"ssl_certfile .*absent cannot be read: No such file"),
         ((pair.cert, absent), r"ssl_keyfile .*absent cannot be read: No such file"),
