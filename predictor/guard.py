@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from predictor.api_keys import ApiKeys
+from predictor.http_errors import OPENAI_PREFIXES
 
 OPEN_PATHS = frozenset({"/", "/health", "/v2/health/live", "/v2/health/ready", "/metrics"})
 """Asked by probes, load balancers and scrapers, which hold no key; they tell of the server's state only."""
@@ -92,4 +93,4 @@ def _refusal(path: str, authorization: str | None) -> JSONResponse:
 
 def _is_openai(path: str) -> bool:
     # NOTE: KServe's V1 protocol shares /v1/models; its two verbs are its own.
-    return path.startswith(("/v1/", "/openai/")) and not path.endswith((":predict", ":explain"))
+    return path.startswith(OPENAI_PREFIXES) and not path.endswith((":predict", ":explain"))
