@@ -17,6 +17,7 @@ MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_SEED = 2**63 - 1
 MAX_TOP_K = 2**31 - 1
+MAX_TOP_K = 2**31 - 1
 """More than any vocabulary has. A larger top_k is off just so; the wire to the engine carries 64 bits only."""
 
 DEFAULT_PRIORITY_LEVEL = 100
@@ -78,7 +79,7 @@ class SamplingParams:
             )
         set_(self, "temperature", _number("temperature", self.temperature, 0.0, 100.0))
         set_(self, "top_p", _number("top_p", self.top_p, 0.0, 1.0, low_open=True))
-        set_(self, "top_k", min(max(0, _integer("top_k", self.top_k, -1, None)), MAX_TOP_K))
+        set_(self, "top_k", min(max(0, _integer("top_k", self.top_k, -1, MAX_TOP_K)), MAX_TOP_K))
         set_(self, "min_p", _number("min_p", self.min_p, 0.0, 1.0))
         if self.seed is not None:
             set_(self, "seed", _integer("seed", self.seed, -MAX_SEED - 1, MAX_SEED))

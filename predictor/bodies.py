@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from engine.errors import RequestError
-from predictor.json_depth import check_depth
+from predictor.json_text import load_json
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -51,9 +51,8 @@ async def read_bytes(request: Request, limit: int) -> bytes:
 async def read_json(request: Request, limit: int) -> Any:
     """The body as a JSON value. Raises `RequestError`."""
     body = await read_bytes(request, limit)
-    check_depth(body, "the body")
     try:
-        return orjson.loads(body)
+        return load_json(body, "the body")
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from predictor.json_depth import check_depth
+from predictor.json_text import load_json
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.infer_types import (
     DecodedInput,
@@ -127,9 +127,8 @@ def split_body(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
 
 def load_object(json_bytes: bytes) -> dict[str, Any]:
     """The JSON object of a body. Raises `MalformedRequestError` for anything else."""
-    check_depth(json_bytes, "the request")
     try:
-        document = orjson.loads(json_bytes)
+        document = load_json(json_bytes, "the request")
     except orjson.JSONDecodeError as error:
         raise MalformedRequestError(f"the request is not valid JSON: {error}") from None
     if not isinstance(document, dict):

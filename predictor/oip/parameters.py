@@ -16,7 +16,7 @@ import orjson
 
 from engine.errors import InvalidParameterError
 from engine.sampling_params import SamplingParams
-from predictor.json_depth import check_depth
+from predictor.json_text import load_json
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
@@ -79,9 +79,8 @@ def merge_sampling_parameters(parameters: Mapping[str, Any], sampling_parameters
     if sampling_parameters is None:
         return dict(parameters)
     name = "sampling_parameters"
-    check_depth(sampling_parameters, name, param=name)
     try:
-        values = orjson.loads(sampling_parameters)
+        values = load_json(sampling_parameters, name, param=name)
     except orjson.JSONDecodeError as error:
         raise InvalidParameterError(f"{name} must hold JSON objects: {error}", param=name) from None
     if not isinstance(values, dict):
@@ -155,9 +154,8 @@ def _stop(_name: str, value: Any) -> Any:
 def _json_value(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    check_depth(value, f"parameter '{name}'", param=name)
     try:
-        return orjson.loads(value)
+        return load_json(value, f"parameter '{name}'", param=name)
     except orjson.JSONDecodeError as error:
         raise InvalidParameterError(
             f"parameter '{name}' must be JSON when given as a string: {error}", param=name

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from engine.errors import InvalidParameterError, RequestError
 from predictor.bodies import read_bytes
-from predictor.json_depth import check_depth
+from predictor.json_text import check_depth, check_keys
 
 T = TypeVar("T")
 
@@ -29,11 +29,13 @@ def decode_request(body: bytes, kind: type[T]) -> T:
     """The JSON `body` as `kind`. Raises `RequestError` with `param` set where a field is at fault."""
     check_depth(body, "the body")
     try:
-        return msgspec.json.decode(body, type=kind)
+        request = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    check_keys(body, "the body")
+    return request
 
 
 def _named(message: str) -> RequestError:

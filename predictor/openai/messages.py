@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
+import orjson
 from msgspec import Struct
 
 from engine.errors import InvalidParameterError, InvalidPromptError
-from predictor.json_depth import check_depth
+from predictor.json_text import load_json
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -107,9 +107,10 @@ def _text(message: Message, where: str) -> str | None:
 
 def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
     param = f"{where}.function.arguments"
-    check_depth(call.function.arguments, param, param=param)
     try:
-        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        arguments = load_json(call.function.arguments or "{}", param, param=param)
+    except orjson.JSONDecodeError as error:
         raise InvalidParameterError(f"{param} is not a JSON object: {error}", param=param) from None
+    if not isinstance(arguments, dict):
+        raise InvalidParameterError(f"{param} is not a JSON object", param=param)
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
