@@ -1,0 +1,133 @@
+"""Fluent Bit's configuration, as far as it goes without Fluent Bit: keys, files, and its parsers on real lines."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from predictor.logs import FORMAT
+from tests.manifests.kustomize import REPOSITORY, build, one
+
+LOGGING = "manifests/kserve/overlays/logging"
+PLUGIN_KEYS = {
+    ("inputs", "tail"): {
+        *("tag", "path", "multiline.parser", "db", "db.locking", "mem_buf_limit", "skip_long_lines"),
+        *("refresh_interval", "rotate_wait", "storage.type"),
+    },
+    ("filters", "multiline"): {"match", "multiline.key_content", "multiline.parser"},
+    ("filters", "kubernetes"): {
+        *("match", "kube_tag_prefix", "merge_log", "keep_log", "labels", "annotations", "buffer_size"),
+    },
+    ("filters", "parser"): {"match", "key_name", "parser", "reserve_data", "preserve_key"},
+    ("outputs", "es"): {
+        *("match", "host", "port", "http_user", "http_passwd", "tls", "tls.verify", "logstash_format"),
+        *("logstash_prefix", "suppress_type_name", "replace_dots", "generate_id", "trace_error", "retry_limit"),
+        "storage.total_limit_size",
+    },
+}
+"""The keys that we use, as Fluent Bit's manual (4.0) names them: a new one has to be looked up and added here."""
+
+
+def configuration() -> dict[str, Any]:
+    config = one(build(LOGGING), "ConfigMap")
+    loaded = yaml.safe_load(config["data"]["fluent-bit.yaml"])
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def daemon() -> dict[str, Any]:
+    pod = one(build(LOGGING), "DaemonSet")["spec"]["template"]["spec"]
+    assert isinstance(pod, dict)
+    return pod
+
+
+def parse(line: str) -> dict[str, str]:
+    """What the first fitting parser makes of a line. Ruby's (?<name>) is Python's (?P<name>)."""
+    by_name = {parser["name"]: parser["regex"] for parser in configuration()["parsers"]}
+    (parser_filter,) = [f for f in configuration()["pipeline"]["filters"] if f["name"] == "parser"]
+    for name in parser_filter["parser"]:
+        if match := re.match(by_name[name].replace("(?<", "(?P<"), line):
+            return {key: value for key, value in match.groupdict().items() if value is not None}
+    return {}
+
+
+def test_sections_and_keys_are_fluent_bits() -> None:
+    config = configuration()
+    assert config.keys() == {"service", "parsers", "pipeline"}
+    assert config["pipeline"].keys() == {"inputs", "filters", "outputs"}
+    for section, plugins in config["pipeline"].items():
+        for plugin in plugins:
+            assert plugin.keys() - {"name"} <= PLUGIN_KEYS[section, plugin["name"]], plugin["name"]
+    # A traceback must be joined before anything else looks at its lines.
+    assert [f["name"] for f in config["pipeline"]["filters"]] == ["multiline", "kubernetes", "parser"]
+
+
+def test_every_path_is_a_volume_and_every_variable_is_set() -> None:
+    pod = daemon()
+    container = pod["containers"][0]
+    text = one(build(LOGGING), "ConfigMap")["data"]["fluent-bit.yaml"]
+    mounts = {mount["mountPath"]: bool(mount.get("readOnly")) for mount in container["volumeMounts"]}
+    for path in re.findall(r"^ +(?:path|db|storage\.path): (/\S+)", text, re.MULTILINE):
+        assert any(path.startswith(mount + "/") for mount in mounts), path
+    for path in re.findall(r"^ +(?:db|storage\.path): (/\S+)", text, re.MULTILINE):
+        assert not mounts[next(mount for mount in mounts if path.startswith(mount + "/"))], f"{path} is written"
+    assert set(re.findall(r"\$\{(\w+)\}", text)) <= {variable["name"] for variable in container["env"]}
+    assert container["args"] == ["--config=/config/fluent-bit.yaml"]
+    assert {probe["httpGet"]["port"] for probe in (container["readinessProbe"], container["livenessProbe"])} == {"http"}
+    assert container["ports"][0]["containerPort"] == configuration()["service"]["http_port"]
+
+
+def test_it_reads_the_predictors_files_and_no_others() -> None:
+    (tail,) = configuration()["pipeline"]["inputs"]
+    pattern = re.compile(re.escape(tail["path"]).replace(r"\*", "[^/]*"))
+    folder = "/var/log/containers"
+    assert pattern.fullmatch(f"{folder}/llm-predictor-5d9c_default_kserve-container-{'0' * 64}.log")
+    assert not pattern.fullmatch(f"{folder}/llm-predictor-5d9c_default_storage-initializer-{'0' * 64}.log")
+    kubernetes = next(f for f in configuration()["pipeline"]["filters"] if f["name"] == "kubernetes")
+    assert kubernetes["kube_tag_prefix"] == tail["tag"].replace("*", folder[1:].replace("/", ".") + ".")
+
+
+def test_our_own_lines_are_taken_apart() -> None:
+    record = logging.LogRecord("predictor", logging.WARNING, "f.py", 1, "The drain timeout of %g s", (30,), None)
+    line = logging.Formatter(FORMAT, "%Y-%m-%d %H:%M:%S").format(record)
+    parsed = parse(line)
+    assert re.fullmatch(r"[-\d]{10} [:\d]{8}\.\d{3}", parsed.pop("time"))
+    assert parsed == {"logger": "predictor", "level": "WARNING", "message": "The drain timeout of 30 s"}
+
+
+@pytest.mark.parametrize(
+    ("line", "logger", "level", "message"),
+    [
+        (
+            "2026-11-29 20:08:58.457 18278 uvicorn.error INFO:     Started server process [18278]",
+            *("uvicorn.error", "INFO", "Started server process [18278]"),
+        ),
+        (
+            "2026-11-29 20:08:58.418 18278 kserve INFO [model_server.py:register_model():472] Registering model: llm",
+            *("kserve", "INFO", "[model_server.py:register_model():472] Registering model: llm"),
+        ),
+        (
+            "INFO engine.runner.model_runner: KV pool: 512 blocks of 16 tokens",
+            *("engine.runner.model_runner", "INFO", "KV pool: 512 blocks of 16 tokens"),
+        ),
+        (
+            "2026-11-29 20:08:58.457 predictor ERROR: it failed\nTraceback (most recent call last):\n  a line",
+            *("predictor", "ERROR", "it failed\nTraceback (most recent call last):\n  a line"),
+        ),
+    ],
+)
+def test_other_lines_are_taken_apart(line: str, logger: str, level: str, message: str) -> None:
+    parsed = parse(line)
+    assert (parsed["logger"], parsed["level"], parsed["message"]) == (logger, level, message)
+
+
+def test_a_line_of_none_of_these_kinds_is_kept() -> None:
+    assert parse("Serving model (LlamaForCausalLM, 135 M parameters) on REST port 8080") == {}
+
+
+def test_the_engines_format_is_the_one_the_parser_is_for() -> None:
+    assert '"%(levelname)s %(name)s: %(message)s"' in (REPOSITORY / "engine" / "process.py").read_text()
