@@ -15,6 +15,7 @@ from promql_parser import (
     MatrixSelector,
     NumberLiteral,
     ParenExpr,
+    StringLiteral,
     SubqueryExpr,
     UnaryExpr,
     VectorSelector,
@@ -105,6 +106,9 @@ def _series(node: promql_parser.Expr) -> Series:
 
 
 def _of_aggregation(node: AggregateExpr) -> Series:
+    if str(node.op) in {"topk", "bottomk"}:
+        single = isinstance(node.param, NumberLiteral) and node.param.val == 1 and node.modifier is None
+        return Series.ONE_LABELLED if single else Series.MANY
     if str(node.op) not in _ONE_GROUP:
         return Series.MANY
     inner = _series(node.expr)
@@ -138,7 +142,7 @@ def _of_call(node: Call) -> Series:
             return Series.ONE_LABELLED
         case "histogram_quantile":
             return _of_quantile(node)
-    vectors = [found for found in map(_series, node.args) if found is not Series.SCALAR]
+    vectors = [s for a in node.args if not isinstance(a, StringLiteral) and (s := _series(a)) is not Series.SCALAR]
     if len(vectors) != 1:
         return Series.MANY if vectors else Series.ONE
     return Series.ONE_LABELLED if node.func.name in _KEEP_LABELS and vectors[0] is Series.ONE else vectors[0]
