@@ -1,0 +1,168 @@
+"""KEDA's and the HPA's admission rules, and ours, on every overlay; and numbers that have to agree with each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from autoscaling.adapter import adapter_query, metric_name
+from autoscaling.hpa_rules import hpa_problems
+from autoscaling.keda_rules import keda_problems
+from autoscaling.promql import Series, selectors, series
+from autoscaling.signal_rules import signal_problems
+from tests.manifests.keda import BASE, HPAS, OVERLAY, SCALED_OBJECTS, scaled_object, spec
+from tests.manifests.kustomize import build, of_kind, one
+from tests.manifests.schemas import CRDS
+
+ISVC = "manifests/kserve/base"
+THRESHOLDS = {"requests": 48.0, "kv_usage": 80.0}
+
+
+def scalers() -> dict[str, Any] | None:
+    """KEDA's own schema of triggers, where it is at hand."""
+    file = CRDS / "keda-scalers-schema.json"
+    return json.loads(file.read_text()) if file.is_file() else None
+
+
+def adapter_rules(kind: str) -> dict[str, dict[str, Any]]:
+    """prometheus-adapter's rules by the name of the metric. kind: externalRules or rules."""
+    config = one(build("manifests/keda/prometheus-adapter"), "ConfigMap")["data"]["config.yaml"]
+    return {metric_name(rule): rule for rule in yaml.safe_load(config)[kind]}
+
+
+def drain_seconds() -> int:
+    """What the InferenceService gives to the streams of a pod that leaves."""
+    (container,) = one(build(ISVC), "InferenceService")["spec"]["predictor"]["containers"]
+    (flag,) = [argument for argument in container["args"] if argument.startswith("--drain_timeout=")]
+    return int(flag.partition("=")[2])
+
+
+def test_every_variant_is_found() -> None:
+    assert len(SCALED_OBJECTS) >= 8
+    assert len(HPAS) == 2
+
+
+@pytest.mark.parametrize("path", SCALED_OBJECTS)
+def test_KEDA_takes_every_scaled_object(path: str) -> None:
+    documents = build(path)
+    document = scaled_object(path)
+    # NOTE: another namespace has another InferenceService.
+    beside = documents if document["metadata"].get("namespace") else [*documents, *build(ISVC)]
+    assert keda_problems(document, [d for d in beside if d is not document], scalers()) == []
+
+
+@pytest.mark.parametrize("path", SCALED_OBJECTS)
+def test_signals_of_every_scaled_object(path: str) -> None:
+    assert signal_problems(scaled_object(path)) == []
+
+
+@pytest.mark.parametrize("path", HPAS)
+def test_the_API_server_takes_every_hpa(path: str) -> None:
+    assert hpa_problems(one(build(path), "HorizontalPodAutoscaler")) == []
+
+
+def test_kserves_own_keda_class_stands_alone() -> None:
+    documents = build(f"{OVERLAY}kserve-keda")
+    document = one(documents, "InferenceService")
+    assert document["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "keda"
+    assert not of_kind(documents, "ScaledObject")
+    # Beside it the base would be refused, or fight it.
+    assert "must be 'external'" in "\n".join(keda_problems(scaled_object(BASE), documents))
+    metrics = [m["external"] for m in document["spec"]["predictor"]["autoScaling"]["metrics"]]
+    assert [m["metric"]["query"] for m in metrics] == [
+        t["metadata"]["query"] for t in scaled_object(BASE)["spec"]["triggers"]
+    ]
+    assert [float(m["target"]["averageValue"]) for m in metrics] == list(THRESHOLDS.values())
+
+
+# --- numbers that stand in several places ---
+
+
+@pytest.mark.parametrize("path", SCALED_OBJECTS)
+def test_thresholds_are_the_bases(path: str) -> None:
+    targets = {t.name: t.target for t in spec(path).triggers}
+    assert THRESHOLDS.items() <= targets.items()
+    assert targets.get("in_flight", THRESHOLDS["requests"]) == THRESHOLDS["requests"]
+    assert targets.get("gateway_queue", THRESHOLDS["requests"]) == THRESHOLDS["requests"]
+
+
+def test_the_formula_is_at_its_target_where_a_trigger_is() -> None:
+    modifiers = spec(f"{OVERLAY}scaling-modifiers").modifiers
+    assert modifiers is not None
+    assert modifiers.target_is_whole
+    idle = {"requests": 0.0, "kv_usage": 0.0, "ready": 3.0}
+    for name, threshold in THRESHOLDS.items():
+        assert modifiers.formula.evaluate({**idle, name: 3 * threshold}) == 3 * modifiers.target
+    assert modifiers.formula.evaluate({**idle, "requests": 1e6}) == 2 * 3 * modifiers.target
+    assert modifiers.formula.evaluate({**idle, "requests": 1e6, "ready": 0.0}) == 4 * modifiers.target
+
+
+def test_the_hpa_is_the_base_without_keda() -> None:
+    hpa = one(build(f"{OVERLAY}hpa"), "HorizontalPodAutoscaler")["spec"]
+    base = scaled_object(BASE)["spec"]
+    assert (hpa["minReplicas"], hpa["maxReplicas"]) == (base["minReplicaCount"], base["maxReplicaCount"])
+    assert hpa["behavior"] == base["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    rules = adapter_rules("externalRules")
+    for metric, trigger in zip(hpa["metrics"], base["triggers"], strict=True):
+        external = metric["external"]
+        assert float(external["target"]["averageValue"]) == float(trigger["metadata"]["threshold"])
+        matchers = {"namespace": "default", **external["metric"]["selector"]["matchLabels"]}
+        assert adapter_query(rules[external["metric"]["name"]], matchers) == trigger["metadata"]["query"]
+
+
+def test_the_adapters_rules_give_one_sample_a_metric_or_a_pod() -> None:
+    for rule in adapter_rules("externalRules").values():
+        assert series(adapter_query(rule, {"namespace": "a"})) is Series.ONE
+    (metric,) = one(build(f"{OVERLAY}hpa-dcgm"), "HorizontalPodAutoscaler")["spec"]["metrics"]
+    query = adapter_query(adapter_rules("rules")[metric["pods"]["metric"]["name"]], {"namespace": "a", "pod": "b"})
+    assert query.startswith("avg by (pod)")
+    assert [selector.matchers for selector in selectors(query)] == [{"namespace": "a", "pod": "b"}]
+
+
+@pytest.mark.parametrize("path", SCALED_OBJECTS)
+def test_scale_in_outlasts_streams_and_scale_out_the_load(path: str) -> None:
+    made = spec(path)
+    assert made.behavior.down.window_seconds > drain_seconds()
+    # Between 1 and 2 replicas the API server's defaults would let four pods come every 15 s.
+    if made.modifiers is None:
+        assert min(policy.period_seconds for policy in made.behavior.up.policies) >= 180
+    assert made.fallback is not None
+    assert made.fallback.replicas >= made.min_replicas
+    assert made.fallback.behavior == "currentReplicasIfHigher"
+
+
+@pytest.mark.parametrize("path", SCALED_OBJECTS)
+def test_a_mean_over_time_spans_two_scrapes(path: str) -> None:
+    (monitor,) = of_kind(build("manifests/monitoring/base"), "PodMonitor")
+    intervals = {e.get("interval", "60s") for e in monitor["spec"]["podMetricsEndpoints"]}
+    for trigger in scaled_object(path)["spec"]["triggers"]:
+        for minutes in re.findall(r"\[(\d+)m\]", trigger["metadata"].get("query", "")):
+            assert all(int(minutes) * 60 >= 2 * int(interval.removesuffix("s")) for interval in intervals)
+
+
+@pytest.mark.parametrize(("component", "scheme"), [("prometheus-bearer", "bearer"), ("prometheus-tls", "tls")])
+def test_credentials_go_over_tls_with_every_trigger(component: str, scheme: str) -> None:
+    for trigger in scaled_object(OVERLAY + component)["spec"]["triggers"]:
+        assert trigger["metadata"]["serverAddress"].startswith("https://")
+        assert trigger["metadata"]["authModes"] == scheme
+        assert "unsafeSsl" not in trigger["metadata"]
+    assert not of_kind(build(OVERLAY + component), "Secret")
+
+
+def test_requests_pass_the_interceptor_and_reach_the_predictor() -> None:
+    documents = build(f"{OVERLAY}scale-to-zero")
+    route, interceptor = one(documents, "HTTPRoute")["spec"], one(documents, "InterceptorRoute")["spec"]
+    hosts = [host for rule in interceptor["rules"] for host in rule["hosts"]]
+    assert route["hostnames"] == hosts
+    assert {b["name"] for rule in route["rules"] for b in rule["backendRefs"]} == {
+        "keda-add-ons-http-interceptor-proxy"
+    }
+    assert (
+        interceptor["target"]["service"] == scaled_object(f"{OVERLAY}scale-to-zero")["spec"]["scaleTargetRef"]["name"]
+    )
+    # Nothing on the way cuts a stream.
+    assert interceptor["timeouts"]["request"] == route["rules"][0]["timeouts"]["request"] == "0s"
