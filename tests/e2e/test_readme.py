@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.server import REPOSITORY, Server, until
+from tests.manifests import commands as kubectl_commands
 
 README = (REPOSITORY / "README.md").read_text()
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 MAKE_BLOCKS = [text for kind, text in BLOCKS if kind == "sh" and text.startswith("make ")]
 CURL_BLOCKS = [text for kind, text in BLOCKS if kind == "sh" and text.startswith("curl ")]
+KUBECTL_BLOCKS = [text for kind, text in BLOCKS if kind == "sh" and text.startswith("kubectl ")]
 PROGRAMS = [text for kind, text in BLOCKS if kind == "python"]
 
 
@@ -32,15 +34,24 @@ def at_ports_of(server: Server, text: str) -> str:
 
 
 def test_every_block_is_of_a_kind_that_is_run_here() -> None:
-    assert len(MAKE_BLOCKS) + len(CURL_BLOCKS) + len(PROGRAMS) == len(BLOCKS) == README.count("```") // 2
+    run_here = len(MAKE_BLOCKS) + len(CURL_BLOCKS) + len(KUBECTL_BLOCKS) + len(PROGRAMS)
+    assert run_here == len(BLOCKS) == README.count("```") // 2
     assert len(MAKE_BLOCKS) == 1
     assert len(CURL_BLOCKS) >= 2
+    assert len(KUBECTL_BLOCKS) >= 1
     assert len(PROGRAMS) >= 3
 
 
 @pytest.mark.parametrize("command", CURL_BLOCKS, ids=range(len(CURL_BLOCKS)))
 def test_curl(chat_server: Server, command: str) -> None:
     assert " Paris" in run(["sh", "-c", at_ports_of(chat_server, command)])
+
+
+@pytest.mark.parametrize("command", [line for block in KUBECTL_BLOCKS for line in block.splitlines()])
+def test_kubectl_without_a_cluster(command: str) -> None:
+    """The folder that is applied builds, and every document of it is one that an API server takes."""
+    assert command.startswith("kubectl ")
+    kubectl_commands.check(command)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda text: re.search(r"(?:import|from) (\w+)", text)[1])
