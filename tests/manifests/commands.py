@@ -10,13 +10,45 @@ from tests.manifests.kustomize import MANIFESTS, REPOSITORY, build
 from tests.manifests.schemas import validate
 
 VERBS = frozenset(
-    {"annotate", "apply", "create", "delete", "describe", "diff", "events", "exec", "get", "label", "logs", "patch"}
+    {
+        "annotate",
+        "apply",
+        "auth",
+        "create",
+        "delete",
+        "describe",
+        "diff",
+        "events",
+        "exec",
+        "get",
+        "label",
+        "logs",
+        "patch",
+    }
     | {"port-forward", "rollout", "scale", "set", "top", "wait", "cordon", "drain"}
 )
 RESOURCES = frozenset(
-    {"clusterservingruntime", "configmap", "daemonset", "deployment", "event", "horizontalpodautoscaler", "hpa"}
+    {
+        "clusterservingruntime",
+        "configmap",
+        "daemonset",
+        "deployment",
+        "endpointslice",
+        "event",
+        "horizontalpodautoscaler",
+        "hpa",
+    }
     | {"httproute", "inferencepool", "inferenceservice", "isvc", "job", "namespace", "networkpolicy", "node", "pdb"}
-    | {"persistentvolumeclaim", "pod", "poddisruptionbudget", "podmonitor", "prometheusrule", "pvc", "replicaset"}
+    | {
+        "persistentvolumeclaim",
+        "pod",
+        "poddisruptionbudget",
+        "podmonitor",
+        "prometheus",
+        "prometheusrule",
+        "pvc",
+        "replicaset",
+    }
     | {"rs", "scaledobject", "secret", "service", "svc", "triggerauthentication"}
 )
 WITHOUT_RESOURCE = frozenset({"logs", "exec", "events", "cordon", "drain"})
