@@ -45,10 +45,16 @@ def check_inference_service(document: Document) -> list[str]:
 
 
 def check_update(old: Document, new: Document) -> list[str]:
-    """Faults of an update: the deployment mode of a running service cannot change."""
+    """Faults of an update: the deployment mode stays, and the predictor's name changes only with its model."""
     before, after = _mode(old), _mode(new)
-    changed = before != after
-    return [f"the deployment mode cannot change from {before} to {after}: delete the service first"] if changed else []
+    faults = []
+    if before != after:
+        faults.append(f"the deployment mode cannot change from {before} to {after}: delete the service first")
+    predictors = [document["spec"]["predictor"] for document in (old, new)]
+    if predictors[0].get("name") != predictors[1].get("name") and _model(predictors[0]) == _model(predictors[1]):
+        # NOTE: KServe looks at one URI only, not at the list storageUris.
+        faults.append("predictor.name may change only together with storageUri (promote in place instead)")
+    return faults
 
 
 def check_runtime(document: Document) -> list[str]:
@@ -138,6 +144,14 @@ def _faults(document: Document) -> Iterator[str]:
 
 def _mode(document: Document) -> str:
     return MODES.get(document["metadata"].get("annotations", {}).get(MODE, "Knative"), "Knative")
+
+
+def _model(predictor: Document) -> Any:
+    """The one URI that KServe compares."""
+    by_environment = [
+        v.get("value") for c in predictor.get("containers", []) for v in _env(c) if v["name"] == "STORAGE_URI"
+    ]
+    return predictor.get("model", {}).get("storageUri", by_environment)
 
 
 def _name_faults(document: Document) -> Iterator[str]:

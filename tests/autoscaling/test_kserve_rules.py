@@ -176,6 +176,17 @@ def test_deployment_mode_of_a_running_service_is_fixed() -> None:
     assert check_update(service(), renamed) == []
 
 
+def test_a_predictor_is_renamed_only_with_its_model() -> None:
+    old, new = service(), service()
+    new["spec"]["predictor"]["name"] = "v2"
+    # The list storageUris does not count for it: such a canary is promoted in place.
+    new["spec"]["predictor"]["storageUris"] = [{"uri": "hf://c/d"}]
+    assert ["storageUri" in fault for fault in check_update(old, new)] == [True]
+    for document, uri in ((old, "hf://a/b"), (new, "hf://c/d")):
+        document["spec"]["predictor"] = {**document["spec"]["predictor"], "model": {"storageUri": uri}}
+    assert check_update(old, new) == []
+
+
 def runtime(**fields: Any) -> Document:
     spec = {"containers": [{"name": "kserve-container"}], "supportedModelFormats": [{"name": "a", "autoSelect": True}]}
     return {"metadata": {"name": "r"}, "spec": {**copy.deepcopy(spec), **fields}}

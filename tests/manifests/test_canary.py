@@ -44,7 +44,8 @@ def test_a_tenth_goes_to_a_second_version_of_the_same_kind() -> None:
     assert deployment_names(document) == ["llm-predictor", "llm-v2-predictor"]
     (canary,) = document["spec"]["canary"]
     assert canary["trafficPercent"] == 10
-    assert canary["predictor"].keys() == {"name", "storageUris"}, "the rest is inherited"
+    assert canary["predictor"].keys() == {"name", "storageUris", "containers"}, "the rest is inherited"
+    assert canary["predictor"]["containers"] == document["spec"]["predictor"]["containers"]
     assert canary["predictor"]["storageUris"] != document["spec"]["predictor"]["storageUris"]
     assert document["spec"]["predictor"]["minReplicas"] >= 2
 
