@@ -15,7 +15,7 @@ from autoscaling.keda_rules import keda_problems
 from autoscaling.promql import Series, selectors, series
 from autoscaling.signal_rules import signal_problems
 from tests.manifests.keda import BASE, HPAS, OVERLAY, SCALED_OBJECTS, scaled_object, spec
-from tests.manifests.kustomize import build, of_kind, one
+from tests.manifests.kustomize import REPOSITORY, build, of_kind, one
 from tests.manifests.schemas import CRDS
 
 ISVC = "manifests/kserve/base"
@@ -166,3 +166,13 @@ def test_requests_pass_the_interceptor_and_reach_the_predictor() -> None:
     )
     # Nothing on the way cuts a stream.
     assert interceptor["timeouts"]["request"] == route["rules"][0]["timeouts"]["request"] == "0s"
+
+
+def test_the_guide_names_every_overlay_and_the_numbers_in_force() -> None:
+    guide = (REPOSITORY / "docs" / "autoscaling.md").read_text()
+    for folder in (REPOSITORY / "manifests" / "keda" / "overlays").iterdir():
+        assert f"`{folder.name}`" in guide
+    assert f"64 / 1.1 / 1.2 = {THRESHOLDS['requests']:.0f}" in guide
+    assert int(64 / 1.1 / 1.2) == THRESHOLDS["requests"]
+    assert f"`--drain_timeout` ({drain_seconds()} s)" in guide
+    assert f"{spec(BASE).behavior.down.window_seconds} s" in guide
