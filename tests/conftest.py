@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-TOGETHER = ("tests/e2e/", "tests/engine/test_client.py", "tests/engine/test_llm.py")
+TOGETHER = ("tests/e2e/", "tests/prometheus/", "tests/engine/test_client.py", "tests/engine/test_llm.py")
 """Each of these runs in one worker: its tests share servers or engines that take seconds to start."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -47,12 +46,8 @@ def matched_values(expression: str, label: str) -> set[tuple[str, str]]:
 
 def durations(expression: str) -> list[timedelta]:
     """Ranges, subquery steps and offsets, in the order of the text."""
-    found = []
-    for node in nodes(expression):
-        for name in ("range", "step", "offset"):
-            if isinstance(value := getattr(node, name, None), timedelta):
-                found.append(value)
-    return found
+    values = (getattr(node, name, None) for node in nodes(expression) for name in ("range", "step", "offset"))
+    return [value for value in values if isinstance(value, timedelta)]
 
 
 def shorten_duration(text: str, factor: int) -> str:
@@ -79,16 +74,3 @@ def shorten(expression: str, factor: int) -> str:
     assert [d * factor for d in durations(made)] == durations(expression), f"{expression}\nbecame\n{made}"
     assert [type(n) for n in nodes(made)] == [type(n) for n in nodes(expression)]
     return made
-
-
-def expressions_in(value: Any, key: str) -> Iterator[str]:
-    """The strings under `key` anywhere in a document."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            if name == key and isinstance(item, str):
-                yield item
-            else:
-                yield from expressions_in(item, key)
-    elif isinstance(value, list):
-        for item in value:
-            yield from expressions_in(item, key)

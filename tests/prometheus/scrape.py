@@ -1,9 +1,9 @@
 """What the Prometheus operator makes of a PodMonitor or ServiceMonitor: a scrape configuration.
 
-Written from the operator's documentation (PodMonitor and ServiceMonitor API, "labels that are always set"): it keeps the
-targets whose labels match the selector and whose port has the name asked for, drops pods that have ended, adds namespace,
-pod, container, endpoint and job, and then applies the monitor's own relabelling. Service discovery is from a file here,
-with the labels that Kubernetes' would give.
+Written from the operator's documentation (the API of PodMonitor and ServiceMonitor): it keeps the targets whose labels
+match the selector and whose port has the name asked for, drops pods that have ended, adds namespace, pod, container,
+endpoint and job, and then applies the monitor's own relabelling. Service discovery is from a file here, with the labels
+that Kubernetes' would give.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""Stand-ins of the exporters beside the predictors: what kube-state-metrics, DCGM and the endpoint picker would say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+
+from tests.prometheus.expressions import NAMESPACE, SERVICE
+
+
+def healthy_page(pods: Sequence[str]) -> str:
+    """A /metrics page of a cluster in health, in which these pods run. Labels as the exporters' documentation lists."""
+    hpa = f'namespace="{NAMESPACE}",horizontalpodautoscaler="keda-hpa-{SERVICE}"'
+    target = f'scaletargetref_kind="Deployment",scaletargetref_name="{SERVICE}-predictor"'
+    lines = [
+        f"kube_horizontalpodautoscaler_info{{{hpa},{target}}} 1",
+        f"kube_horizontalpodautoscaler_spec_max_replicas{{{hpa}}} 8",
+        f"kube_horizontalpodautoscaler_spec_min_replicas{{{hpa}}} 2",
+        f"kube_horizontalpodautoscaler_status_current_replicas{{{hpa}}} {len(pods)}",
+        f"kube_horizontalpodautoscaler_status_desired_replicas{{{hpa}}} {len(pods)}",
+        f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingActive",status="true"}} 1',
+        f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingActive",status="false"}} 0',
+    ]
+    for index in (0, 1):  # two replicas of the picker
+        picker = (
+            f'namespace="{NAMESPACE}",pod="llm-epp-{index}",inference_pool="{SERVICE}",fairness_id="a",priority="0"'
+        )
+        lines.append(f"inference_extension_flow_control_queue_size{{{picker}}} 0")
+    for pod in pods:
+        container = f'namespace="{NAMESPACE}",pod="{pod}",uid="{pod}",container="kserve-container"'
+        image = 'image="registry.example.com/pagedserve:0.1.0",image_spec="registry.example.com/pagedserve:0.1.0"'
+        lines += [
+            f"kube_pod_container_info{{{container},{image}}} 1",
+            f"kube_pod_container_status_running{{{container}}} 1",
+            f"kube_pod_container_status_restarts_total{{{container}}} 0",
+        ]
+        for gpu in (0, 1):
+            lines.append(f'DCGM_FI_DEV_GPU_UTIL{{namespace="{NAMESPACE}",pod="{pod}",gpu="{gpu}"}} 50')
+    return "\n".join(lines) + "\n"
+
+
+class Exporter:
+    """Serves `page` as /metrics on a port of loopback that the system chooses."""
+
+    def __init__(self) -> None:
+        self.page = ""
+        exporter = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = exporter.page.encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *words: object) -> None:
+                """Silent: a line a second would bury a failing test's output."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
