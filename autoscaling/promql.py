@@ -74,6 +74,25 @@ def selectors(expression: str) -> list[Selector]:
     ]
 
 
+def outer_aggregations(expression: str) -> set[str]:
+    """The aggregations that no other one encloses, such as {"sum"}. Raises `ValueError` for what is no PromQL."""
+    return set(_aggregations(parse(expression)))
+
+
+def _aggregations(node: promql_parser.Expr) -> Iterator[str]:
+    match node:
+        case AggregateExpr():
+            yield str(node.op)
+        case ParenExpr() | UnaryExpr() | SubqueryExpr():
+            yield from _aggregations(node.expr)
+        case BinaryExpr():
+            yield from _aggregations(node.lhs)
+            yield from _aggregations(node.rhs)
+        case Call():
+            for argument in node.args:
+                yield from _aggregations(argument)
+
+
 def _selectors(node: promql_parser.Expr) -> Iterator[VectorSelector]:
     match node:
         case VectorSelector():

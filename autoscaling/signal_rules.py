@@ -11,7 +11,7 @@ from typing import Any
 
 from autoscaling.keda_rules import RESOURCE_TRIGGERS
 from autoscaling.keda_spec import is_whole_number
-from autoscaling.promql import one_sample_problem, selectors
+from autoscaling.promql import Selector, one_sample_problem, outer_aggregations, selectors
 
 Document = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ def signal_problems(document: Document) -> list[str]:
     """Faults of a ScaledObject whose metadata `keda_rules` accepts."""
     return [
         problem
-        for rule in (_one_sample, _selection, _loss_is_not_idle, _whole_targets, _wakes, _idle_at_zero)
+        for rule in (_one_sample, _totals, _selection, _loss_is_not_idle, _holds, _whole_targets, _wakes, _idle_at_zero)
         for problem in rule(document)
     ]
 
@@ -39,6 +39,15 @@ def _one_sample(document: Document) -> Iterator[str]:
     for trigger in prometheus_triggers(document):
         if problem := one_sample_problem(trigger["metadata"]["query"]):
             yield f"{_title(trigger)}: the query {problem}"
+
+
+def _totals(document: Document) -> Iterator[str]:
+    """AverageValue divides by the replicas, so it wants a total. A mean of ratios pins at two."""
+    for trigger in prometheus_triggers(document):
+        if trigger.get("metricType", "AverageValue") == "AverageValue" and _selectors(trigger):
+            means = outer_aggregations(trigger["metadata"]["query"]) - {"sum", "count"}
+            if means:
+                yield f"{_title(trigger)}: AverageValue needs a total over the pods, not {', '.join(sorted(means))}"
 
 
 def _selection(document: Document) -> Iterator[str]:
@@ -63,6 +72,13 @@ def _loss_is_not_idle(document: Document) -> Iterator[str]:
             yield f"{_title(trigger)}: ignoreNullValues is true, so that lost targets read as no demand"
         if "or vector(" in " ".join(trigger["metadata"]["query"].split()):
             yield f"{_title(trigger)}: `or vector(...)` makes lost targets read as no demand"
+
+
+def _holds(document: Document) -> Iterator[str]:
+    """Where its fallback is 0 replicas, KEDA takes a service whose triggers fail to 0 (RequestScale)."""
+    fallback = document["spec"].get("fallback")
+    if fallback is not None and fallback["replicas"] == 0 and document["spec"].get("minReplicaCount", 0) == 0:
+        yield "fallback.replicas is 0: with its triggers failing the service is cut to 0 after cooldownPeriod"
 
 
 def _whole_targets(document: Document) -> Iterator[str]:
@@ -106,9 +122,9 @@ def _triggers(document: Document) -> list[Document]:
     return triggers
 
 
-def _selectors(trigger: Document) -> list[Any]:
+def _selectors(trigger: Document) -> list[Selector]:
     try:
-        return list(selectors(trigger["metadata"]["query"]))
+        return selectors(trigger["metadata"]["query"])
     except ValueError:
         return []
 

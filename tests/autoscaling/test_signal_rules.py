@@ -31,6 +31,11 @@ COUNTED = f"{QUERY} or sum(kube_deployment_status_replicas_ready{{namespace='def
         ([(f"{META}.query", QUERY.replace("sum", ""))], "several series"),
         ([(f"{META}.query", QUERY.replace("sum", "sum by (pod)"))], "several series"),
         ([(f"{META}.query", "sum(")], "no PromQL"),
+        # a total, which AverageValue divides
+        ([(f"{META}.query", QUERY.replace("sum", "avg"))], "needs a total"),
+        ([(f"{META}.query", f"100 * max({QUERY})")], "needs a total"),
+        ([(f"{META}.query", f"sum({QUERY.replace('sum', 'avg')})")], None),
+        ([(f"{META}.query", QUERY.replace("sum", "avg")), ("triggers.0.metricType", "Value")], None),
         # selected
         ([(f"{META}.query", "sum(pagedserve_requests_running)")], "not selected by namespace"),
         ([(f"{META}.query", 'sum(pagedserve_requests_running{namespace="a"})')], "not selected by inferenceservice"),
@@ -49,6 +54,7 @@ COUNTED = f"{QUERY} or sum(kube_deployment_status_replicas_ready{{namespace='def
         ([*ZERO, ("triggers.-", trigger("cpu", value="60"))], "nothing would ever wake them"),
         ([*ZERO, ("triggers.-", WAKER)], None),
         ([*ZERO, ("triggers.-", GATEWAY)], None),
+        ([*ZERO, ("triggers.-", WAKER), ("fallback.replicas", 0)], "fallback.replicas is 0"),
         # K3: idle at zero
         ([("minReplicaCount", 0), ("triggers.-", WAKER)], "without pods every look at it is an error"),
         ([("minReplicaCount", 0), ("triggers.-", WAKER), (f"{META}.query", COUNTED)], None),

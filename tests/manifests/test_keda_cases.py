@@ -186,7 +186,8 @@ def test_K3_woken_by_a_signal_without_pods(path: str) -> None:
     trace = play_keda(made, answers, seconds=3600, replicas=0, last_active=-3600)
     assert changes(trace) == [0, 1, 0]
     assert asked <= trace.index(1) < asked + made.polling_seconds
-    # Idle at 1800, and gone a cooldown later, not before.
+    # Idle at 1800, and gone a cooldown later, not before; a cooldown is worth several loads.
+    assert min(made.cooldown_seconds, made.initial_cooldown_seconds) >= 3 * LOAD_SECONDS
     gone = over + made.cooldown_seconds
     assert trace[gone - 1] == 1
     assert trace[gone + made.polling_seconds + 1] == 0
