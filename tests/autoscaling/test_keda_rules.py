@@ -174,7 +174,7 @@ def scalers() -> dict[str, Any]:
     ("changes", "named"),
     [
         ([], None),
-        ([(f"{META}.timeout", "5000")], None),
+        ([(f"{META}.timeout", "5s")], None),
         ([(f"{META}.treshold", "10")], "knows no metadata treshold"),
         ([(f"{META}.metricName", "gone-since-2.10")], "knows no metadata metricName"),
         ([("triggers.0.type", "promethius")], "no trigger of this type"),
