@@ -125,7 +125,7 @@ def _adapter(document: Document, where: str) -> list[Expression]:
                 query = rule["metricsQuery"].replace("<<.LabelMatchers>>", f'namespace="{NAMESPACE}",{value}')
                 query = query.replace("<<.GroupBy>>", label)
                 assert "<<" not in query, f"not translated here yet: {query}"
-                made.append(Expression(f"{where} {rule['name']['as']}", "adapter", query, promise))  # type: ignore[arg-type]
+                made.append(Expression(f"{where} {rule['name']['as']}", "adapter", query, promise))
                 series = f"{where} {rule['name']['as']} seriesQuery"
                 made.append(Expression(series, "adapter", rule["seriesQuery"], "any"))
     return made

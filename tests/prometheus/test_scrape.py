@@ -18,7 +18,7 @@ Labels = dict[str, str]
 
 
 def relabel(config: dict[str, Any], discovered: Labels) -> Labels | None:
-    """The target's labels after `relabel_configs`, by the rules of Prometheus' documentation; None where it is dropped."""
+    """The target's labels after `relabel_configs`, as Prometheus documents them; None where it is dropped."""
     labels = {"job": config["job_name"], **discovered}
     for rule in config["relabel_configs"]:
         value = ";".join(labels.get(name, "") for name in rule.get("source_labels", []))
