@@ -76,6 +76,7 @@ class _Tracked:
         "finish_reasons",
         "last_token_times",
         "num_output_tokens",
+        "running",
         "stream",
         "waiting",
     )
@@ -83,6 +84,7 @@ class _Tracked:
     def __init__(self, stream: GenerationStream, sequence_ids: Sequence[SequenceId]) -> None:
         self.stream = stream
         self.waiting = set(sequence_ids)
+        self.running: set[SequenceId] = set()
         self.admitted_time: float | None = None
         self.last_token_times: dict[SequenceId, float] = {}
         self.num_output_tokens = 0
@@ -111,6 +113,7 @@ class AsyncEngine:
         self._input_processor: InputProcessor | None = None
         self._output_processor: OutputProcessor | None = None
         self._requests: dict[str, _Tracked] = {}
+        self._num_running = 0
         self._num_waiting = 0
         self._num_waiting_prompt_tokens = 0
         self._last_activity = time.monotonic()
@@ -244,15 +247,18 @@ class AsyncEngine:
         stream = GenerationStream(request, self._abort, self.max_stream_buffer)
         sequences = request.sequences()
         tracked = _Tracked(stream, [s.sequence_id for s in sequences])
+        # NOTE: what may raise comes first, so that nothing is left in the books of a request that was not sent.
+        messages = [self._outgoing.encode(sequence) for sequence in sequences]
+        self._output_processor.add(request)
         if not self._requests:
             self._last_activity = time.monotonic()
         self._requests[request.request_id] = tracked
         self._idle.clear()
         self._num_waiting += len(sequences)
         self._num_waiting_prompt_tokens += len(sequences) * len(request.prompt_token_ids)
-        self._output_processor.add(request)
-        for sequence in sequences:
-            self._send(sequence)
+        for message in messages:
+            self._send_frames(message)
+        self._report_load()
         if request.deadline is not None:
             tracked.deadline_timer = asyncio.get_running_loop().call_later(
                 max(0.0, request.deadline - time.monotonic()), self._deadline_passed, tracked
@@ -284,12 +290,15 @@ class AsyncEngine:
         if running := self._output_processor.abort(request.request_id):
             self._send(AbortSequences(tuple(running)))
         self._close(tracked, "error" if isinstance(error, EngineDeadError) else "abort")
+        self._report_load()
         if error is not None:
             tracked.stream.fail(error)
 
     def _close(self, tracked: _Tracked, finish_reason: str) -> None:
         request = tracked.stream.request
         del self._requests[request.request_id]
+        self._num_running -= len(tracked.running)
+        tracked.running.clear()
         if not self._requests:
             self._idle.set()
         for sequence_id in list(tracked.waiting):
@@ -313,6 +322,15 @@ class AsyncEngine:
             tracked.waiting.remove(sequence_id)
             self._num_waiting -= 1
             self._num_waiting_prompt_tokens -= len(tracked.stream.request.prompt_token_ids)
+
+    def _finish_sequence(self, tracked: _Tracked, sequence_id: SequenceId) -> None:
+        self._leave_queue(tracked, sequence_id)
+        if sequence_id in tracked.running:
+            tracked.running.remove(sequence_id)
+            self._num_running -= 1
+
+    def _report_load(self) -> None:
+        self._listener.on_load(self._num_running, self._num_waiting, self._num_waiting_prompt_tokens)
 
     def _unavailable(self) -> PagedServeError:
         if self.phase == "loading":
@@ -385,6 +403,8 @@ class AsyncEngine:
                     return
 
     def _on_ready(self, info: ModelInfo, tokenizer: Tokenizer) -> None:
+        if self.phase != "loading":
+            return
         self._info = info
         self._tokenizer = tokenizer
         self._input_processor = InputProcessor(tokenizer, info)
@@ -405,9 +425,12 @@ class AsyncEngine:
         self._dead.set()
 
     def _send(self, message: FrontMessage) -> None:
+        self._send_frames(self._outgoing.encode(message))
+
+    def _send_frames(self, frames: tuple[bytes, bytes]) -> None:
         if self._socket is not None and not self._socket.closed:
             # NOTE: with no high-water mark the frames are queued at once; the future is already done.
-            self._socket.send_multipart(self._outgoing.encode(message))
+            self._socket.send_multipart(frames)
 
     def _on_step(self, step: StepOutputs) -> None:
         now = time.monotonic()
@@ -418,6 +441,8 @@ class AsyncEngine:
                     tracked.stream.num_cached_tokens = admitted.num_cached_tokens
                     self._listener.on_admitted(admitted.time - tracked.stream.request.arrival_time)
                 self._leave_queue(tracked, admitted.sequence_id)
+                tracked.running.add(admitted.sequence_id)
+                self._num_running += 1
         for output in step.outputs:
             if output.token_ids and (tracked := self._owner(output.sequence_id)) is not None:
                 self._count_tokens(tracked, output.sequence_id, len(output.token_ids), now)
@@ -436,10 +461,11 @@ class AsyncEngine:
                 continue  # its reader was too slow, and the stream has ended itself
             if delta.finish_reason is not None:
                 tracked.finish_reasons.append(delta.finish_reason)
-                self._leave_queue(tracked, SequenceId(f"{request_id}/{delta.index}"))
+                self._finish_sequence(tracked, SequenceId(f"{request_id}/{delta.index}"))
                 if tracked.stream.is_done:
                     self._close(tracked, "length" if "length" in tracked.finish_reasons else "stop")
         self._listener.on_step(step)
+        self._report_load()
 
     def _owner(self, sequence_id: SequenceId) -> _Tracked | None:
         return self._requests.get(sequence_id.rpartition("/")[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +52,8 @@ class EngineConfig:
                 _positive_int(name, getattr(self, name))
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             _positive_int(name, getattr(self, name))
+        if self.num_threads is not None and self.num_threads > (os.cpu_count() or 1):
+            raise ConfigError(f"num_threads is {self.num_threads}, and this machine has {os.cpu_count()} CPUs")
         if not MIN_BLOCK_SIZE <= self.block_size <= MAX_BLOCK_SIZE:
             raise ConfigError(f"block_size must be between {MIN_BLOCK_SIZE} and {MAX_BLOCK_SIZE}")
         if self.num_kv_blocks is not None and self.kv_cache_memory is not None:

@@ -94,9 +94,18 @@ class InputProcessor:
         token_ids = tuple(self._tokenizer.encode(text, add_special_tokens))
         if not token_ids:
             raise InvalidPromptError("the prompt is empty: give at least one token", param="prompt")
+        # NOTE: a tokenizer may know added tokens that the model has no embedding for.
+        if (highest := max(token_ids)) >= self._info.vocab_size:
+            raise InvalidPromptError(
+                f"the prompt holds token id {highest}, which the tokenizer knows and the model does not: "
+                f"its vocabulary ends at {self._info.vocab_size - 1}",
+                param="prompt",
+            )
         return token_ids
 
     def _check_ids(self, prompt: Sequence[int]) -> tuple[int, ...]:
+        if not isinstance(prompt, Sequence):
+            raise InvalidPromptError(f"a prompt must be text or a list of token ids, got {prompt!r}", param="prompt")
         token_ids = tuple(prompt)
         if not token_ids:
             raise InvalidPromptError("the prompt is empty: give at least one token", param="prompt")

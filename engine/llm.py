@@ -151,6 +151,8 @@ def _note_prefix_hit(admitted: Admitted, results: dict[str, RequestOutput]) -> N
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if not isinstance(prompts, Sequence):
+        raise InvalidPromptError(f"give a string, token ids, or a list of either as prompts, got {prompts!r}")
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
         return [prompts]  # type: ignore[list-item]  # one prompt: mypy cannot see that a list of ints is a Prompt
     return list(prompts)  # type: ignore[arg-type]  # the other arm of the same union

@@ -59,6 +59,10 @@ class EngineListener(Protocol):
         """A step ran, or (with `step_seconds` None) aborts were handled."""
         ...
 
+    def on_load(self, num_running: int, num_waiting: int, num_waiting_prompt_tokens: int) -> None:
+        """Sequences in the batch and before it, as the front knows them: without waiting for a running step."""
+        ...
+
     def on_admitted(self, queue_seconds: float) -> None:
         """A request's first sequence left the waiting queue."""
         ...
@@ -81,7 +85,7 @@ class EngineMetrics:
 
     A request with n > 1 counts once in `requests_total` and in the request histograms; `generation_tokens_total` counts
     the tokens of all its sequences, as they are generated. `prompt_tokens_total` grows when a request ends that was
-    admitted. `requests_running` and `requests_waiting` count sequences.
+    admitted. `requests_running` and `requests_waiting` count sequences, a preempted one as running.
     """
 
     def __init__(
@@ -151,6 +155,7 @@ class EngineMetrics:
         self._up.set(1 if up else 0)
         if not up:
             self._set_gauges(EngineStats())
+            self.on_load(0, 0, 0)
 
     def on_step(self, outputs: StepOutputs) -> None:
         stats = outputs.stats
@@ -166,6 +171,11 @@ class EngineMetrics:
             self._step.observe(outputs.step_seconds)
             self._step_tokens.observe(outputs.step_tokens)
             self._step_requests.observe(outputs.step_sequences)
+
+    def on_load(self, num_running: int, num_waiting: int, num_waiting_prompt_tokens: int) -> None:
+        self._running.set(num_running)
+        self._waiting.set(num_waiting)
+        self._waiting_tokens.set(num_waiting_prompt_tokens)
 
     def on_admitted(self, queue_seconds: float) -> None:
         self._queue.observe(queue_seconds)
@@ -195,9 +205,6 @@ class EngineMetrics:
         self._rejected.labels(self._model_name, reason).inc()
 
     def _set_gauges(self, stats: EngineStats) -> None:
-        self._running.set(stats.num_running)
-        self._waiting.set(stats.num_waiting)
-        self._waiting_tokens.set(stats.num_waiting_prompt_tokens)
         num_blocks = stats.num_blocks_used + stats.num_blocks_cached + stats.num_blocks_free
         self._usage.set(stats.num_blocks_used / num_blocks if num_blocks else 0.0)
         allocated = stats.num_slots_allocated

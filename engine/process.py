@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import threading
 import traceback
+from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -19,7 +22,7 @@ import zmq
 from engine.codec import engine_codec, front_codec
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
-from engine.cpu import keep_threads_apart
+from engine.cpu import keep_threads_apart, usable_cpus
 from engine.errors import PagedServeError
 from engine.messages import EngineFailed, EngineMessage, EngineReady, FrontMessage, LoadProgress, Shutdown
 
@@ -83,12 +86,14 @@ def run_loop(core: EngineCore, channel: Channel) -> None:
 def main(address: str, config_json: str) -> int:
     """Loads the model and serves the front at `address`; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    threading.Thread(target=_end_with_front, name="front-watch", daemon=True).start()
+    threading.Thread(target=_end_with_front, args=(address,), name="front-watch", daemon=True).start()
     channel = ZmqChannel(address)
     try:
         config = msgspec.json.decode(config_json, type=EngineConfig, dec_hook=lambda kind, value: kind(value))
+        # NOTE: the CPUs are counted and the threads told where to run before torch comes in: bound by OpenMP, this
+        # thread would see one CPU only.
+        config = replace(config, num_threads=config.num_threads or usable_cpus())
         keep_threads_apart(config.num_threads)
-        # NOTE: torch comes in here, after its threads have been told where to run.
         from engine.build import build_engine
 
         core = build_engine(config, _Throttled(channel))
@@ -126,8 +131,10 @@ class _Throttled:
             self._channel.send(progress)
 
 
-def _end_with_front() -> None:
+def _end_with_front(address: str) -> None:
     sys.stdin.buffer.read()
+    # NOTE: a front that was killed could not remove the folder of its socket.
+    shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
     os._exit(0)
 
 

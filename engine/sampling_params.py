@@ -13,6 +13,8 @@ MAX_N = 128
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
+MAX_STOP_CHARACTERS = 4096
+"""Of all stop strings of a request together."""
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_SEED = 2**63 - 1
@@ -79,7 +81,7 @@ class SamplingParams:
             )
         set_(self, "temperature", _number("temperature", self.temperature, 0.0, 100.0))
         set_(self, "top_p", _number("top_p", self.top_p, 0.0, 1.0, low_open=True))
-        set_(self, "top_k", min(max(0, _integer("top_k", self.top_k, -1, MAX_TOP_K)), MAX_TOP_K))
+        set_(self, "top_k", max(0, _integer("top_k", self.top_k, -1, MAX_TOP_K)))
         set_(self, "min_p", _number("min_p", self.min_p, 0.0, 1.0))
         if self.seed is not None:
             set_(self, "seed", _integer("seed", self.seed, -MAX_SEED - 1, MAX_SEED))
@@ -143,6 +145,8 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
         raise InvalidParameterError(f"{name} must hold non-empty strings only", param=name)
     if any(len(s) > MAX_STOP_LENGTH for s in strings):
         raise InvalidParameterError(f"{name} may hold strings of at most {MAX_STOP_LENGTH} characters", param=name)
+    if sum(map(len, strings)) > MAX_STOP_CHARACTERS:
+        raise InvalidParameterError(f"{name} may hold at most {MAX_STOP_CHARACTERS} characters in all", param=name)
     return strings
 
 

@@ -9,7 +9,7 @@ from engine.errors import InvalidParameterError
 from engine.inputs import GenerationRequest
 from engine.messages import SequenceId, SequenceOutput
 from engine.output.sequence import SequenceText
-from engine.output.stop_strings import StopStrings
+from engine.output.stop_strings import stop_automaton
 from engine.outputs import SequenceDelta
 from engine.tokenizer import Tokenizer
 
@@ -53,7 +53,7 @@ class OutputProcessor:
         if request.params.stop:
             if self._tokenizer is None:
                 raise InvalidParameterError("stop strings need a tokenizer; use stop_token_ids", param="stop")
-            stops = StopStrings(request.params.stop)
+            stops = stop_automaton(request.params.stop)
         running: dict[SequenceId, None] = {}
         for sequence in request.sequences():
             text = SequenceText(sequence.index, request.params, request.prompt_token_ids, self._tokenizer, stops)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class StopMatch:
 
 
 class StopStrings:
-    """A set of stop strings as one automaton over characters (Aho and Corasick 1975), shared by a request's sequences.
+    """A set of stop strings as one automaton over characters (Aho and Corasick 1975); it holds no state of a sequence.
 
     NOTE: the stop string that is complete first wins; of those complete at the same character, the longest. This
     depends on the text alone, not on how tokens or steps cut it, so a stream and a whole answer end at the same place.
@@ -77,3 +78,9 @@ class StopStrings:
             if state == self.START:
                 return state
             state = self._shorter[state]
+
+
+@lru_cache(maxsize=16)
+def stop_automaton(stops: tuple[str, ...]) -> StopStrings:
+    """The automaton of these stop strings, shared by every sequence that has the same ones."""
+    return StopStrings(stops)

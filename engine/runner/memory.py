@@ -43,17 +43,22 @@ def choose_num_blocks(config: EngineConfig, bytes_per_block: int, available: int
     return num_blocks
 
 
+def check_max_model_len(config: EngineConfig, model_context: int) -> None:
+    """Raises `ConfigError` for a length beyond the model's context; needs no weights."""
+    if config.max_model_len is not None and config.max_model_len > model_context:
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} is longer than the model's context of {model_context} tokens; "
+            "give at most that"
+        )
+
+
 def choose_max_model_len(config: EngineConfig, model_context: int, num_blocks: int) -> int:
     """Tokens of prompt and output that one sequence may have.
 
     The configured length or the model's context, clamped, with a logged message, to what the pool can hold. Raises
-    `ConfigError` for a length beyond the model's context, or too short for a prompt token and a new one.
+    `ConfigError` for a length too short for a prompt token and a new one.
     """
     wanted = model_context if config.max_model_len is None else config.max_model_len
-    if wanted > model_context:
-        raise ConfigError(
-            f"max_model_len {wanted} is longer than the model's context of {model_context} tokens; give at most that"
-        )
     capacity = num_blocks * config.block_size
     if wanted > capacity:
         logger.warning(

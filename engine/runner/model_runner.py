@@ -15,8 +15,14 @@ from engine.cpu import usable_cpus
 from engine.layers.attention import KVCache
 from engine.layers.torch_attention import TorchAttention, allocate_cache
 from engine.messages import AddSequence, LoadProgress, ModelInfo, RawLogprobs, SequenceId
-from engine.models.registry import LoadedModel, load_model
-from engine.runner.memory import available_memory, block_bytes, choose_max_model_len, choose_num_blocks
+from engine.models.registry import LoadedModel, load_model, read_config
+from engine.runner.memory import (
+    available_memory,
+    block_bytes,
+    check_max_model_len,
+    choose_max_model_len,
+    choose_num_blocks,
+)
 from engine.runner.rows import RowTable
 from engine.runner.step_inputs import build_step_inputs
 from engine.sampling.sampler import Sampler
@@ -40,6 +46,7 @@ class ModelRunner:
         Raises `ModelLoadError` for a model that cannot be served and `ConfigError` for bounds that cannot be met.
         """
         torch.set_num_threads(config.num_threads or usable_cpus())
+        check_max_model_len(config, read_config(config.model_dir).max_position_embeddings)
         dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
         loaded = load_model(
             config.model_dir,

@@ -160,9 +160,9 @@ class _Methods:
         await answer_stream(self._service, self._model, requests, context.write, call_headers(context))
 
     async def repository_load(self, request: Any, _context: Context) -> Any:
-        check_model(self._service, request.model_name, None)
+        check_model(self._service, request.triton_model_name or request.model_name, None)
         raise UnsupportedOperationError(no_repository("load"))
 
     async def repository_unload(self, request: Any, _context: Context) -> Any:
-        check_model(self._service, request.model_name, None)
+        check_model(self._service, request.triton_model_name or request.model_name, None)
         raise UnsupportedOperationError(no_repository("unload"))

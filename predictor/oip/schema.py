@@ -77,9 +77,10 @@ _MESSAGES: dict[str, tuple[str, ...]] = {
         "repeated bytes bytes_contents = 8",
     ),
     # KServe's repository extension.
-    "RepositoryModelLoadRequest": ("string model_name = 1",),
+    # NOTE: Triton's clients put the model's name into field 2 of the same RPCs, after a repository's name.
+    "RepositoryModelLoadRequest": ("string model_name = 1", "string triton_model_name = 2"),
     "RepositoryModelLoadResponse": ("string model_name = 1", "bool isLoaded = 2"),
-    "RepositoryModelUnloadRequest": ("string model_name = 1",),
+    "RepositoryModelUnloadRequest": ("string model_name = 1", "string triton_model_name = 2"),
     "RepositoryModelUnloadResponse": ("string model_name = 1", "bool isUnloaded = 2"),
     # Triton's stream.
     "ModelStreamInferResponse": ("string error_message = 1", "ModelInferResponse infer_response = 2"),

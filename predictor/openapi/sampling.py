@@ -13,6 +13,7 @@ from engine.sampling_params import (
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
+    MAX_TOP_K,
     SamplingParams,
 )
 from predictor.oip.parameters import MAX_TIMEOUT_MICROSECONDS
@@ -28,7 +29,10 @@ _PLAIN: dict[str, tuple[Schema, str]] = {
     "min_tokens": ({**INTEGER, "minimum": 0}, "No end of sequence and no stop token before this many tokens."),
     "temperature": ({**NUMBER, "minimum": 0, "maximum": 100}, "0 is greedy."),
     "top_p": ({**NUMBER, "exclusiveMinimum": 0, "maximum": 1}, "Nucleus sampling."),
-    "top_k": ({**INTEGER, "minimum": -1}, "Sampling among the k most likely tokens; 0 and -1 are off."),
+    "top_k": (
+        {**INTEGER, "minimum": -1, "maximum": MAX_TOP_K},
+        "Sampling among the k most likely tokens; 0 and -1 are off.",
+    ),
     "min_p": ({**NUMBER, "minimum": 0, "maximum": 1}, "Least probability, as a share of the most likely token's."),
     "seed": ({**INTEGER, "minimum": -MAX_SEED - 1, "maximum": MAX_SEED}, "Null draws one."),
     "stop": (

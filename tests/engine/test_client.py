@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,13 @@ import pytest_asyncio
 
 from engine.client import AsyncEngine
 from engine.config import EngineConfig
-from engine.errors import DeadlineExceededError, EngineDeadError, EngineLoadingError, RequestAbortedError
+from engine.errors import (
+    DeadlineExceededError,
+    EngineDeadError,
+    EngineLoadingError,
+    RequestAbortedError,
+    SlowReaderError,
+)
 from engine.messages import ModelInfo, StepOutputs
 from engine.metrics import RequestRecord
 from engine.sampling_params import SamplingParams
@@ -46,6 +53,9 @@ class Recorder:
 
     def on_step(self, outputs: StepOutputs) -> None:
         self.steps.append(outputs)
+
+    def on_load(self, num_running: int, num_waiting: int, num_waiting_prompt_tokens: int) -> None:
+        self.load = (num_running, num_waiting, num_waiting_prompt_tokens)
 
     def on_admitted(self, queue_seconds: float) -> None:
         self.queue_seconds.append(queue_seconds)
@@ -105,7 +115,9 @@ async def test_a_request_runs_and_is_recorded_once(running: tuple[AsyncEngine, R
     before = len(recorder.records), len(recorder.first_tokens), recorder.gaps
     stream = engine.submit(engine.prepare("hello world", SamplingParams(n=3, max_tokens=5, seed=1, ignore_eos=True)))
     assert engine.num_waiting == 3
+    assert recorder.load == (0, 3, 3 * len(stream.request.prompt_token_ids))
     output = await stream.collect()
+    assert recorder.load == (0, 0, 0)
     assert [len(o.token_ids) for o in output.outputs] == [5, 5, 5]
     assert {o.finish_reason for o in output.outputs} == {"length"}
     assert len(recorder.records) == before[0] + 1
@@ -125,13 +137,27 @@ async def test_M1_gauges_fall_to_zero_after_aborts_with_no_further_step(
     records = len(recorder.records)
     streams = [engine.submit(engine.prepare([5, 6, 7 + i], LONG)) for i in range(5)]
     await asyncio.gather(*(anext(stream) for stream in streams))
+    assert recorder.load == (5, 0, 0)
     for stream in streams:
         stream.abort()
     assert engine.num_requests == 0
+    assert recorder.load == (0, 0, 0)
     await until(lambda: recorder.steps[-1].stats.num_running == 0)
     stats = recorder.steps[-1].stats
     assert (stats.num_running, stats.num_waiting, stats.num_blocks_used) == (0, 0, 0)
     assert [r.finish_reason for r in recorder.records[records:]] == ["abort"] * 5
+
+
+async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(running: tuple[AsyncEngine, Recorder]) -> None:
+    engine, recorder = running
+    request = replace(engine.prepare([1, 2, 3], LONG), seed=2**70)
+    records = len(recorder.records)
+    with pytest.raises(OverflowError):
+        engine.submit(request)
+    assert engine.num_requests == engine.num_waiting == engine.num_waiting_prompt_tokens == 0
+    assert len(recorder.records) == records
+    output = await engine.submit(engine.prepare([1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True))).collect()
+    assert output.finished
 
 
 async def test_a_stop_string_ends_the_sequence_in_the_engine_too(running: tuple[AsyncEngine, Recorder]) -> None:
@@ -207,3 +233,20 @@ async def test_a_model_that_cannot_be_loaded_is_dead_with_the_reason(tmp_path: P
     async with started_engine(tmp_path / "nothing-here") as (engine, _):
         with pytest.raises(EngineDeadError, match="nothing-here"):
             await engine.wait_ready()
+
+
+async def test_a_reader_too_far_behind_is_an_abort_and_frees_the_engine(running: tuple[AsyncEngine, Recorder]) -> None:
+    engine, recorder = running
+    before = len(recorder.records)
+    engine.max_stream_buffer, usual = 20, engine.max_stream_buffer
+    try:
+        stream = engine.submit(engine.prepare("hello world", LONG))
+    finally:
+        engine.max_stream_buffer = usual
+    await asyncio.wait_for(engine.wait_idle(), LIMIT)
+    assert [record.finish_reason for record in recorder.records[before:]] == ["abort"]
+    with pytest.raises(SlowReaderError):
+        await anext(stream)
+    await until(lambda: recorder.steps[-1].stats.num_running == 0)
+    output = await engine.submit(engine.prepare("hello world", LONG)).collect()
+    assert len(output.outputs[0].token_ids) == 400

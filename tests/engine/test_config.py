@@ -23,6 +23,7 @@ def test_an_unknown_argument_is_refused_with_the_known_ones() -> None:
         {"aging_seconds": 0},
         {"enable_prefix_caching": 1},
         {"num_threads": True},
+        {"num_threads": 100_000},
     ],
 )
 def test_a_bad_value_is_refused(kwargs: dict[str, object]) -> None:

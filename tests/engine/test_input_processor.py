@@ -81,6 +81,15 @@ def test_text_too_long_for_any_tokenizer_is_refused_before_tokenising() -> None:
         InputProcessor(Forbidden(), INFO).prepare("x" * (16 * MAX_CHARACTERS_PER_TOKEN + 1), SamplingParams())
 
 
+def test_an_added_token_without_an_embedding_is_refused_by_id() -> None:
+    class Padded:
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return [1, 100, 2]
+
+    with pytest.raises(InvalidPromptError, match="token id 100"):
+        InputProcessor(Padded(), INFO).prepare("hi [PAD]", SamplingParams())
+
+
 def test_a_lone_surrogate_is_refused(door: InputProcessor) -> None:
     with pytest.raises(InvalidPromptError, match="Unicode"):
         door.prepare("a\ud800b", SamplingParams())

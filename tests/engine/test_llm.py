@@ -82,6 +82,10 @@ def test_mistakes_are_named_and_leave_the_engine_usable(llm: LLM) -> None:
         llm.generate(["a", "b"], [GREEDY], use_tqdm=False)
     with pytest.raises(InvalidPromptError, match="messages"):
         llm.chat([], GREEDY)
+    with pytest.raises(InvalidPromptError, match="None"):
+        llm.generate(None, GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+    with pytest.raises(InvalidPromptError, match="None"):
+        llm.generate([None], GREEDY, use_tqdm=False)  # type: ignore[list-item]
     assert llm.generate([], GREEDY, use_tqdm=False) == []
     assert llm.generate("still alive", GREEDY, use_tqdm=False)[0].finished
 

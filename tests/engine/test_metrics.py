@@ -97,10 +97,8 @@ def test_info_is_replaced_when_the_model_is_loaded(metrics: Metrics) -> None:
 
 
 def test_gauges_follow_the_statistics(metrics: Metrics) -> None:
+    metrics.events.on_load(3, 2, 50)
     stats = EngineStats(
-        num_running=3,
-        num_waiting=2,
-        num_waiting_prompt_tokens=50,
         num_blocks_used=2,
         num_blocks_cached=3,
         num_blocks_free=5,
@@ -116,6 +114,7 @@ def test_gauges_follow_the_statistics(metrics: Metrics) -> None:
     assert metrics.value("kv_cache_blocks", state="used") == 2
     assert metrics.value("kv_cache_blocks", state="cached") == 3
     assert metrics.value("kv_cache_blocks", state="free") == 5
+    metrics.events.on_load(0, 0, 0)
     metrics.events.on_step(StepOutputs())
     assert [metrics.value(name) for name in GAUGES] == [0] * len(GAUGES)
 
@@ -186,7 +185,8 @@ def test_M2_histogram_counts_agree_with_the_counters(metrics: Metrics) -> None:
 
 def test_gauges_are_zero_once_the_engine_is_down(metrics: Metrics) -> None:
     metrics.events.on_up(True)
-    metrics.events.on_step(StepOutputs(stats=EngineStats(num_running=3, num_blocks_used=2, num_blocks_free=1)))
+    metrics.events.on_load(3, 2, 50)
+    metrics.events.on_step(StepOutputs(stats=EngineStats(num_blocks_used=2, num_blocks_free=1)))
     assert metrics.value("engine_up") == 1
     metrics.events.on_up(False)
     assert [metrics.value(name) for name in GAUGES] == [0] * len(GAUGES)

@@ -29,12 +29,14 @@ def test_defaults_are_those_of_the_documentation() -> None:
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("top_k", -2),
+        ("top_k", 2**31),
         ("min_p", 1.5),
         ("seed", 2**63),
         ("stop", [""]),
         ("stop", [1]),
         ("stop", {"a": 1}),
         ("stop", ["x"] * 65),
+        ("stop", [chr(97 + i) * 1000 for i in range(5)]),
         ("stop_token_ids", [-1]),
         ("stop_token_ids", "12"),
         ("ignore_eos", "yes"),
@@ -64,7 +66,7 @@ def test_min_tokens_over_max_tokens_is_refused() -> None:
 def test_values_are_normalised() -> None:
     params = SamplingParams(top_k=-1, temperature=1, stop="END", logit_bias={"7": 5}, stop_token_ids=[1, 2])  # type: ignore[arg-type,dict-item]
     assert params.top_k == 0
-    assert SamplingParams(top_k=10**30).top_k == 2**31 - 1
+    assert SamplingParams(top_k=2**31 - 1).top_k == 2**31 - 1
     assert isinstance(params.temperature, float)
     assert params.stop == ("END",)
     assert params.logit_bias == {7: 5.0}

@@ -12,6 +12,7 @@ from engine.runner.memory import (
     MAX_CPU_POOL_BYTES,
     available_memory,
     block_bytes,
+    check_max_model_len,
     choose_max_model_len,
     choose_num_blocks,
 )
@@ -65,7 +66,9 @@ def test_max_model_len_is_clamped_to_the_pool_with_a_message(caplog: pytest.LogC
 
 def test_max_model_len_beyond_the_model_is_refused() -> None:
     with pytest.raises(ConfigError, match="context of 256"):
-        choose_max_model_len(config(max_model_len=257), 256, 100)
+        check_max_model_len(config(max_model_len=257), 256)
+    check_max_model_len(config(max_model_len=256), 256)
+    check_max_model_len(config(), 256)
 
 
 @pytest.mark.parametrize("arguments", [{"max_model_len": 1}, {"block_size": 1}])

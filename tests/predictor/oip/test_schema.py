@@ -68,7 +68,7 @@ def test_every_method_is_the_published_one(published: Any) -> None:
     assert (published.package, published.service[0].name) == ("inference", "GRPCInferenceService")
 
 
-def test_the_repository_messages_are_kserves() -> None:
+def test_the_repository_messages_are_kserves_and_name_the_model_as_triton_does_too() -> None:
     from kserve.protocol.grpc import grpc_predict_v2_pb2
 
     kserve = descriptor_pb2.FileDescriptorProto()
@@ -76,7 +76,10 @@ def test_the_repository_messages_are_kserves() -> None:
     ours, theirs = flatten(schema.file_descriptor().message_type), flatten(kserve.message_type)
     repository = {name for name in theirs if name.startswith("Repository")}
     assert repository == EXTRA_MESSAGES - {"ModelStreamInferResponse"}
-    assert {name: ours[name] for name in repository} == {name: theirs[name] for name in repository}
+    for name in repository:
+        triton_field = ours[name].pop("triton_model_name", None)
+        assert (triton_field is not None and triton_field[0] == 2) is name.endswith("Request")
+        assert ours[name] == theirs[name]
 
 
 def test_messages_go_over_the_wire() -> None:
