@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -42,7 +43,8 @@ class GenerationStream:
         self._on_abort = on_abort
         self._pending: deque[SequenceDelta] = deque()
         self._num_pending = 0
-        self._max_pending: int | None = max_pending
+        self._max_pending = max_pending
+        self._has_reader = False
         self._unfinished = request.params.n
         self._error: PagedServeError | None = None
         self._aborted = False
@@ -61,7 +63,7 @@ class GenerationStream:
             self._unfinished -= 1
         self._num_pending += _size(delta)
         # NOTE: what has finished grows no further, and is left for its reader however slow it is.
-        if self._unfinished and self._max_pending is not None and self._num_pending > self._max_pending:
+        if self._has_reader and self._unfinished and self._num_pending > self._max_pending:
             self._give_up()
             return
         if len(self._pending) >= MAX_PENDING_DELTAS:
@@ -120,6 +122,10 @@ class GenerationStream:
         return self
 
     async def __anext__(self) -> SequenceDelta:
+        self._has_reader = True
+        return await self._next()
+
+    async def _next(self) -> SequenceDelta:
         while True:
             if self._aborted:
                 raise StopAsyncIteration
@@ -144,11 +150,12 @@ class GenerationStream:
 
     async def collect(self) -> RequestOutput:
         """Waits for the end and returns the whole; aborts the request when cancelled. Raises as iterating does."""
-        self._max_pending = None
         async with self:
             outputs = [CompletionOutput(index) for index in range(self.request.params.n)]
-            async for delta in self:
-                outputs[delta.index].append(delta)
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    delta = await self._next()
+                    outputs[delta.index].append(delta)
             return RequestOutput(
                 self.request.request_id,
                 self.request.prompt,

@@ -80,9 +80,12 @@ class Admission:
             )
         self._num_accepted += num_sequences
 
-    def check_room(self, more: int) -> None:
-        """Raises `OverloadedError` where `check` would refuse `more` sequences, before any work is spent on them."""
-        waiting = self.queue.num_waiting
+    def check_room(self, more: int, underway: int) -> None:
+        """Raises `OverloadedError` where `more` sequences do not fit, before any work is spent on them.
+
+        underway: sequences that wait outside the queue.
+        """
+        waiting = self.queue.num_waiting + underway
         if more <= self.max_waiting_requests < waiting + more:
             raise self._overloaded(
                 "waiting_requests", f"{waiting} requests are waiting and the bound is {self.max_waiting_requests}"

@@ -123,7 +123,7 @@ class GenerationService:
         with self._counted():
             self._check_available()
             # NOTE: those that are being tokenised wait, too: without a bound they would be a queue of their own.
-            self.admission.check_room(self._num_encoding + len(prompts))
+            self.admission.check_room(len(prompts), self._num_encoding)
         self._num_encoding += len(prompts)
         try:
             return await asyncio.get_running_loop().run_in_executor(

@@ -24,7 +24,7 @@ from engine.inputs import EncodedPrompt, GenerationRequest
 from engine.messages import FinishReason, LoadProgress, ModelInfo, RawLogprobs, SequenceId, SequenceOutput
 from engine.output.processor import OutputProcessor
 from engine.sampling_params import SamplingParams
-from engine.streams import GenerationStream
+from engine.streams import MAX_STREAM_BUFFER, GenerationStream
 
 EOS = 256
 BOS = 257
@@ -121,7 +121,9 @@ class FakeEngine:
         pause_after: int | None = None,
         admitting: bool = True,
         tokenizer: FakeTokenizer | None = None,
+        max_stream_buffer: int = MAX_STREAM_BUFFER,
     ) -> None:
+        self.max_stream_buffer = max_stream_buffer
         self.script = script or text_script("Hello, world!")
         self.fail_after = fail_after
         self.pause_after = pause_after
@@ -218,7 +220,7 @@ class FakeEngine:
         self._check_phase()
         if request.request_id in self._streams:
             raise ValueError(f"request id {request.request_id!r} is in flight already")
-        stream = GenerationStream(request, self._forget)
+        stream = GenerationStream(request, self._forget, self.max_stream_buffer)
         self._idle.clear()
         self._streams[request.request_id] = self._waiting[request.request_id] = stream
         self.output.add(request)

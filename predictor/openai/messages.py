@@ -11,6 +11,9 @@ from msgspec import Struct
 from engine.errors import InvalidParameterError, InvalidPromptError
 from predictor.json_text import load_json
 
+MAX_MESSAGES = 16384
+"""Messages of one request."""
+
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -60,6 +63,11 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """
     if not messages:
         raise InvalidPromptError("messages is empty: give at least one message", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidPromptError(
+            f"messages holds {len(messages)} messages and may hold {MAX_MESSAGES}; leave older ones out",
+            param="messages",
+        )
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 Prompt = str | list[int]
 
+MAX_PROMPTS = 1024
+"""Prompts of one request."""
+
 
 def split_prompts(prompt: str | Sequence[str | int | list[int]]) -> list[Prompt]:
     """The prompts of a body: one text, several texts, one list of ids, or several. Raises `InvalidPromptError`."""
@@ -21,6 +24,10 @@ def split_prompts(prompt: str | Sequence[str | int | list[int]]) -> list[Prompt]
     if kinds == {int}:
         return [[i for i in prompt if isinstance(i, int)]]
     if kinds in ({str}, {list}):
+        if len(prompt) > MAX_PROMPTS:
+            raise InvalidPromptError(
+                f"prompt holds {len(prompt)} prompts and may hold {MAX_PROMPTS}; send fewer at a time", param="prompt"
+            )
         return [p for p in prompt if not isinstance(p, int)]
     problem = "mixes texts, token ids and lists" if kinds else "is empty"
     raise InvalidPromptError(

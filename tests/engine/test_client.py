@@ -243,6 +243,7 @@ async def test_a_reader_too_far_behind_is_an_abort_and_frees_the_engine(running:
         stream = engine.submit(engine.prepare("hello world", LONG))
     finally:
         engine.max_stream_buffer = usual
+    await anext(stream)
     await asyncio.wait_for(engine.wait_idle(), LIMIT)
     assert [record.finish_reason for record in recorder.records[before:]] == ["abort"]
     with pytest.raises(SlowReaderError):

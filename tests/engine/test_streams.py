@@ -2,17 +2,17 @@ import asyncio
 
 import pytest
 
-from engine.errors import EngineDeadError
+from engine.errors import EngineDeadError, SlowReaderError
 from engine.inputs import GenerationRequest
-from engine.outputs import SequenceDelta
+from engine.outputs import PositionLogprobs, SequenceDelta, TokenLogprob
 from engine.sampling_params import SamplingParams
 from engine.streams import MAX_PENDING_DELTAS, GenerationStream
 
 
-def make_stream(n: int = 1) -> tuple[GenerationStream, list[GenerationStream]]:
+def make_stream(n: int = 1, **options: int) -> tuple[GenerationStream, list[GenerationStream]]:
     aborted: list[GenerationStream] = []
     request = GenerationRequest("r", "p", (1, 2), SamplingParams(n=n), 0, 0.0)
-    return GenerationStream(request, aborted.append), aborted
+    return GenerationStream(request, aborted.append, **options), aborted
 
 
 async def test_deltas_come_in_order_and_end_with_the_last_sequence() -> None:
@@ -77,3 +77,66 @@ async def test_a_slow_reader_gets_merged_deltas_and_loses_nothing() -> None:
     assert output.outputs[0].text == "".join(chr(97 + i % 26) for i in range(count))
     assert output.outputs[0].finish_reason == "length"
     assert output.finished
+
+
+async def test_a_reader_too_far_behind_is_told_and_the_request_aborted() -> None:
+    stream, aborted = make_stream(max_pending=10)
+    stream.push(SequenceDelta(0, "a", (0,)))
+    await anext(stream)
+    for i in range(10):
+        stream.push(SequenceDelta(0, "a", (i,)))
+    assert aborted == []
+    stream.push(SequenceDelta(0, "a", (10,)))
+    assert aborted == [stream]
+    assert stream.is_done
+    with pytest.raises(SlowReaderError, match="more than 10 tokens waited"):
+        await anext(stream)
+
+
+async def test_a_reader_that_keeps_up_meets_no_bound() -> None:
+    stream, aborted = make_stream(max_pending=10)
+    for i in range(100):
+        stream.push(SequenceDelta(0, "a", (i,) * 10))
+        await anext(stream)
+    assert aborted == []
+
+
+async def test_alternatives_count_and_merged_deltas_too() -> None:
+    token = TokenLogprob(1, -1.0, "a", b"a")
+    position = PositionLogprobs(token, (token,) * 4, 0)
+    stream, aborted = make_stream(max_pending=5 * (MAX_PENDING_DELTAS + 5))
+    stream.push(SequenceDelta(0, "a", (0,)))
+    await anext(stream)
+    for i in range(MAX_PENDING_DELTAS + 5):
+        stream.push(SequenceDelta(0, "a", (i,), (position,)))
+    assert aborted == []
+    for _ in range(5):
+        await anext(stream)
+    for i in range(5):
+        stream.push(SequenceDelta(0, "a", (i,), (position,)))
+    assert aborted == []
+    stream.push(SequenceDelta(0, "a", (0,), (position,)))
+    assert aborted == [stream]
+
+
+async def test_what_has_finished_waits_for_its_reader_however_slow() -> None:
+    stream, aborted = make_stream(max_pending=3)
+    stream.push(SequenceDelta(0, "a", (0,)))
+    await anext(stream)
+    for i in range(3):
+        stream.push(SequenceDelta(0, "a", (i,)))
+    stream.push(SequenceDelta(0, "a", (3,), finish_reason="length"))
+    assert "".join([delta.text async for delta in stream]) == "aaaa"
+    assert aborted == []
+
+
+async def test_collect_has_no_bound_nor_has_what_nobody_reads_yet() -> None:
+    stream, aborted = make_stream(max_pending=3)
+    for i in range(50):
+        stream.push(SequenceDelta(0, "a", (i,)))
+    task = asyncio.create_task(stream.collect())
+    await asyncio.sleep(0)
+    for i in range(100):
+        stream.push(SequenceDelta(0, "a", (i,), finish_reason="length" if i == 99 else None))
+    assert (await task).outputs[0].text == "a" * 150
+    assert aborted == []

@@ -110,12 +110,25 @@ def test_only_the_last_seconds_count() -> None:
     assert len(admission._departures) <= 32
 
 
-async def test_M7_fifty_at_once_with_room_for_ten(make_app) -> None:  # type: ignore[no-untyped-def]
+TENSOR = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["Hi"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 2}),
+        ("/openai/v1/completions", {"prompt": "Hi", "max_tokens": 2, "stream": True}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}),
+        ("/v1/models/model:predict", {"instances": ["Hi"]}),
+        ("/v2/models/model/infer", {"inputs": [TENSOR]}),
+        ("/v2/models/model/versions/1/generate", {"text_input": "Hi"}),
+        ("/v2/models/model/generate_stream", {"text_input": "Hi"}),
+    ],
+)
+async def test_M7_fifty_at_once_with_room_for_ten(make_app, path: str, body: object) -> None:  # type: ignore[no-untyped-def]
     engine = FakeEngine(admitting=False)
     app = make_app(engine, max_waiting_requests=10)
-    exchanges = [
-        app.client.open("/v1/completions", {"model": "model", "prompt": "Hi", "max_tokens": 2}) for _ in range(50)
-    ]
+    exchanges = [app.client.open(path, body) for _ in range(50)]
     await until(lambda: sum(e.task.done() for e in exchanges) == 40)
     refused = [e.answer for e in exchanges if e.task.done()]
     assert len(refused) == 40
@@ -126,4 +139,5 @@ async def test_M7_fifty_at_once_with_room_for_ten(make_app) -> None:  # type: ig
     assert (await app.client.get("/v2/health/live")).status == 200  # M6: a full queue is not sickness
     engine.release()
     answers = [await e.done() for e in exchanges]
+    assert all("overloaded" in str(a.json["error"]) for a in refused)
     assert sum(a.status == 200 for a in answers) == 10

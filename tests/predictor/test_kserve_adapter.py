@@ -212,8 +212,9 @@ def test_take_over_reaches_what_it_replaces() -> None:
     assert server._rest_server._server.capture_signals is contextlib.nullcontext
     server._rest_server.create_application()
     assert not server._rest_server._server.should_exit
-    host.stop()
+    host.stop(7.5)
     assert server._rest_server._server.should_exit
+    assert server._rest_server._server.config.timeout_graceful_shutdown == 7.5
 
 
 def test_grpc_is_not_told_to_guard_forks() -> None:

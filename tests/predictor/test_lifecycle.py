@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import ConfigError, EngineDeadError, RequestAbortedError
 from engine.sampling_params import SamplingParams
-from predictor.lifecycle import Lifecycle
+from predictor.lifecycle import MIN_GRACE_SECONDS, Lifecycle
 from predictor.service import GenerationService
 from tests.fake_engine import FakeEngine
 from tests.predictor.openai.asgi_client import until
@@ -203,3 +203,19 @@ async def test_a_grpc_port_that_cannot_be_had_is_an_error_of_the_start(live) -> 
         await life.end()
     assert not life.engine.started
     assert "http stop" in life.listeners.calls
+
+
+async def test_responses_may_go_out_in_what_is_left_of_the_drain(live) -> None:
+    life = live(FakeEngine(), drain_timeout=60.0)
+    await until(lambda: life.engine.started)
+    signal.raise_signal(signal.SIGTERM)
+    assert await life.end() == 0
+    assert 50 < life.listeners.http_grace <= 60
+
+
+async def test_responses_get_some_time_after_the_drain_at_any_rate(live) -> None:
+    life = live(FakeEngine(), drain_timeout=0.0)
+    await until(lambda: life.engine.started)
+    signal.raise_signal(signal.SIGTERM)
+    assert await life.end() == 0
+    assert life.listeners.http_grace == MIN_GRACE_SECONDS

@@ -165,3 +165,21 @@ async def test_overridden_handlers_work_on_oip(make_app) -> None:
     assert answer.status == 200, answer.json
     outputs = {output["name"]: output["data"] for output in answer.json["outputs"]}
     assert outputs["text_output"] == ["HELLO"]
+
+
+async def test_predict_reads_parameters_as_oip_does(make_app) -> None:
+    parameters = {"max_tokens": "5", "temperature": "0.5", "ignore_eos": "true", "stop": ["zz"], "timeout": 60_000_000}
+    body = {"instances": [{"prompt": "Hi", "parameters": parameters}]}
+    answer = await make_app().client.post("/v1/models/model:predict", body)
+    assert (answer.status, answer.json) == (200, {"predictions": ["Hello"]})
+    body["instances"][0]["parameters"] = {"max_tokens": "five"}
+    answer = await make_app().client.post("/v1/models/model:predict", body)
+    assert answer.status == 400
+    assert "max_tokens" in answer.json["error"]
+
+
+async def test_predict_ends_at_an_instances_timeout(make_app) -> None:
+    app = make_app(FakeEngine(pause_after=1))
+    body = {"instances": [{"prompt": "Hi"}, {"prompt": "Hi", "parameters": {"timeout": 1}}]}
+    assert (await app.client.post("/v1/models/model:predict", body)).status == 504
+    assert app.engine.num_requests == 0

@@ -70,6 +70,7 @@ class Server:
     app: FastAPI
     http: httpx.AsyncClient
     grpc: GrpcClient
+    grpc_server: GrpcServer
 
     async def infer(self, body: Any, path: str = "/v2/models/model/infer", **kwargs: Any) -> httpx.Response:
         if isinstance(body, bytes):
@@ -102,7 +103,7 @@ async def serve() -> AsyncIterator[Callable[..., Any]]:
         grpc_server = GrpcServer(service, model, 0, host="127.0.0.1", **grpc_options)
         await grpc_server.start()
         http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
-        server = Server(engine, service, model, app, http, GrpcClient(grpc_server.port))
+        server = Server(engine, service, model, app, http, GrpcClient(grpc_server.port), grpc_server)
         running.append((server, grpc_server))
         return server
 

@@ -66,3 +66,13 @@ async def test_watch_tells_every_change(serve: Callable[..., Any], monkeypatch: 
         server.engine.die()
         assert (await call.read()).status == NOT_SERVING
     call.cancel()
+
+
+async def test_an_open_watch_does_not_hold_up_the_end(serve: Callable[..., Any]) -> None:
+    server = await serve()
+    call = health_pb2_grpc.HealthStub(server.grpc.channel).Watch(health_pb2.HealthCheckRequest())
+    assert (await call.read()).status == SERVING
+    async with asyncio.timeout(10):
+        await server.grpc_server.stop(1000.0)
+    assert await call.code() is grpc.StatusCode.UNAVAILABLE
+    assert "shutting down" in await call.details()

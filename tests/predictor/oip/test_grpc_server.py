@@ -210,8 +210,9 @@ async def test_O13_the_served_version_infers(server: Server) -> None:
 
 @pytest.mark.parametrize("verb", ["Load", "Unload"])
 async def test_O12_repository_verbs_are_unimplemented(server: Server, verb: str) -> None:
-    request = message_class(f"RepositoryModel{verb}Request")(model_name="model")
-    assert (await server.grpc.refusal(f"RepositoryModel{verb}", request)).code() is Code.UNIMPLEMENTED
+    for field in ("model_name", "triton_model_name"):
+        request = message_class(f"RepositoryModel{verb}Request")(**{field: "model"})
+        assert (await server.grpc.refusal(f"RepositoryModel{verb}", request)).code() is Code.UNIMPLEMENTED
     assert (await server.grpc.call("ModelInfer", text_message(b"Hi"))).outputs
 
 
@@ -221,9 +222,26 @@ async def test_M6_a_full_queue_is_resource_exhausted(serve: Callable[..., Any]) 
     await until(lambda: server.engine.num_waiting > 0)
     error = await server.grpc.refusal("ModelInfer", text_message(b"Hi"))
     assert error.code() is Code.RESOURCE_EXHAUSTED
-    assert int(dict(error.trailing_metadata())["retry-after"]) >= 1
+    metadata = dict(error.trailing_metadata())
+    assert int(metadata["retry-after"]) >= 1
+    assert int(metadata["grpc-retry-pushback-ms"]) == 1000 * int(metadata["retry-after"])
     server.engine.release()
     assert (await first).outputs
+
+
+async def test_M7_fifty_calls_at_once_with_room_for_ten(serve: Callable[..., Any]) -> None:
+    server = await serve(FakeEngine(admitting=False), max_waiting_requests=10)
+    calls = [asyncio.ensure_future(_code(server.grpc.call("ModelInfer", text_message(b"Hi")))) for _ in range(50)]
+    await until(lambda: sum(call.done() for call in calls) == 40)
+    assert server.engine.num_waiting == 10
+    assert (await server.grpc.call("ServerLive")).live
+    server.engine.release()
+    codes = [await call for call in calls]
+    assert (codes.count(Code.OK), codes.count(Code.RESOURCE_EXHAUSTED)) == (10, 40)
+
+
+async def _code(call: Any) -> Any:
+    return await call.code()
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])

@@ -112,9 +112,12 @@ async def test_O4_text_that_is_no_utf8_keeps_its_bytes(serve: Callable[..., Any]
 
 
 async def test_requests_interleave_by_id(serve: Callable[..., Any]) -> None:
-    server = await serve(FakeEngine(lambda request, index: [*(request.prompt * 5).encode(), 256]))
+    server = await serve(FakeEngine(lambda request, index: [*(request.prompt * 5).encode(), 256], admitting=False))
     messages = [streamed(text_message(p.encode(), id=p)) for p in "ab"] + [text_message(b"c", id="c")]
-    responses = await answers(server, *messages)
+    answering = asyncio.ensure_future(answers(server, *messages))
+    await until(lambda: server.engine.num_requests == 3)
+    server.engine.release()
+    responses = await answering
     order = [r.infer_response.id for r in responses]
     for name in "ab":
         mine = [r for r in responses if r.infer_response.id == name]
@@ -214,3 +217,68 @@ def test_pieces_of_an_exact_text_add_up() -> None:
     assert [exact.push(text, list(raw)) for text, raw in steps] == [
         b"a", b"\xff", b"", b"", b"\xe4\xbdb", b"", b"\xe4",
     ]  # fmt: skip
+
+
+async def test_M6_M7_a_full_queue_fails_one_request_of_the_stream_only(serve: Callable[..., Any]) -> None:
+    server = await serve(FakeEngine(admitting=False), max_waiting_requests=10)
+    call = server.grpc.stream()
+    for number in range(50):
+        await call.write(streamed(text_message(b"Hi", id=str(number))))
+    failed = [await call.read() for _ in range(40)]
+    assert all("overloaded" in response.error_message for response in failed)
+    assert len({response.infer_response.id for response in failed}) == 40
+    assert server.engine.num_waiting == 10
+    server.engine.release()
+    await call.done_writing()
+    rest = await remaining(call)
+    assert not any(response.error_message for response in rest)
+    assert sum(finals(rest)) == 10
+
+
+async def test_the_servers_end_answers_what_runs_and_ends_streams_that_only_wait(serve: Callable[..., Any]) -> None:
+    server = await serve(FakeEngine(pause_after=1))
+    idle, busy = server.grpc.stream(), server.grpc.stream()
+    await busy.write(streamed(text_message(b"Hi"), max_tokens=3))
+    assert contents_of((await busy.read()).infer_response)["text_output"] == [b"H"]
+    await idle.write(text_message(b"Hi", id="x"))
+    await until(lambda: server.engine.num_requests == 2)
+    stopping = asyncio.ensure_future(server.grpc_server.stop(1000.0))
+    await until(server.grpc_server._closing.is_set)
+    server.engine.resume()
+    async with asyncio.timeout(10):
+        await stopping
+        assert finals(await remaining(busy))[-1] is True
+        assert [r.infer_response.id for r in await remaining(idle)] == ["x"]
+    for call in (idle, busy):
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def remaining(call: Any) -> list[Any]:
+    """The responses up to the end of the call, whatever its status."""
+    responses: list[Any] = []
+    try:
+        while (response := await call.read()) is not grpc.aio.EOF:
+            responses.append(response)
+    except grpc.aio.AioRpcError:
+        pass
+    return responses
+
+
+async def test_a_reader_too_far_behind_gets_an_error_message(serve: Callable[..., Any]) -> None:
+    server = await serve(FakeEngine(text_script("x" * 100, eos=False), max_stream_buffer=5))
+    reading, written = asyncio.Event(), []
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield streamed(text_message(b"Hi"), max_tokens=100).SerializeToString()
+
+    async def write(message: Any) -> None:
+        await reading.wait()
+        written.append(message)
+
+    task = asyncio.ensure_future(stream_module.answer_stream(server.service, server.model, requests(), write, {}))
+    await until(lambda: len(server.engine.aborted) == 1)
+    reading.set()
+    await task
+    assert "more than 5 tokens waited" in written[-1].error_message
+    assert finals(written)[-1] is True
+    assert server.engine.num_requests == 0

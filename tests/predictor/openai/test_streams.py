@@ -311,3 +311,22 @@ async def test_one_failing_prompt_ends_the_whole_stream(serve: Serve) -> None:
     answer = await server.client.complete(["a", "b", "c"], stream=True)
     assert json.loads(answer.events[-1])["error"]["code"] == "engine_dead"
     assert server.engine.num_requests == 0
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_reader_too_far_behind_gets_an_error_event(serve: Serve, n: int) -> None:
+    server = serve(FakeEngine(text_script("x" * 100, eos=False), max_stream_buffer=5))
+    body = {"prompt": "Hi", "max_tokens": 200, "n": n, "stream": True}
+    exchange = server.client.open("/v1/completions", body)
+    exchange.reading.clear()
+    await until(lambda: len(server.engine.aborted) == 1)
+    exchange.reading.set()
+    answer = await exchange.done()
+    assert "more than 5 tokens waited" in json.loads(answer.events[-1])["error"]["message"]
+    assert server.engine.num_requests == 0
+
+
+async def test_unstreamed_answers_know_no_slow_reader(serve: Serve) -> None:
+    server = serve(FakeEngine(text_script("x" * 100, eos=False), max_stream_buffer=1))
+    answer = await server.client.post("/v1/completions", {"prompt": ["a", "b", "c"], "max_tokens": 100, "n": 2})
+    assert [choice["text"] for choice in answer.json["choices"]] == ["x" * 100] * 6
