@@ -15,7 +15,9 @@ Each assumption has a test in tests/predictor/test_kserve_adapter.py, so that a 
 7. `_rest_server.config` is uvicorn's, and not yet loaded when `start_engine` runs: its `ssl_context_factory` then gives
    the TLS context. KServe's own `ssl_certfile` stays unset: with it port 8080 would become 8443, and its watcher of the
    files misses later changes of a mounted secret and the client CA.
-8. `app.user_middleware` is built into the app at its first call: what stands in it before then is in use.
+8. Its `http` and `ws` are then open, too: a class given as `http` serves the connections, and "none" as `ws` leaves
+   WebSockets out.
+9. `app.user_middleware` is built into the app at its first call: what stands in it before then is in use.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from predictor.http_protocol import HttpProtocol
 
 
 @contextlib.contextmanager
@@ -164,6 +168,8 @@ class KServeHost:
     def _take_over(self) -> None:
         self._server._rest_server.create_application = lambda: None
         self._uvicorn.capture_signals = contextlib.nullcontext
+        self._server._rest_server.config.http = HttpProtocol
+        self._server._rest_server.config.ws = "none"
         if (tls_context := self._tls_context) is not None:
             self._server._rest_server.config.ssl_context_factory = lambda _config, _default: tls_context()
         start_up = self._uvicorn.startup

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse
 
 from predictor import kserve_adapter
 from predictor.http_errors import add_exception_handlers
+from predictor.http_protocol import HttpProtocol
 from predictor.kserve_adapter import KServeHost, Model, ModelServer, mount
 from predictor.tls import TlsFiles
 from tests.certificates import Authority
@@ -209,12 +210,22 @@ def test_take_over_reaches_what_it_replaces() -> None:
         "kserve.model_server:app", server.dataplane, server.model_repository_extension, 0, grace_period=1
     )
     host._take_over()
+    assert not server._rest_server.config.loaded
+    assert server._rest_server.config.http is HttpProtocol
     assert server._rest_server._server.capture_signals is contextlib.nullcontext
     server._rest_server.create_application()
     assert not server._rest_server._server.should_exit
     host.stop(7.5)
     assert server._rest_server._server.should_exit
     assert server._rest_server._server.config.timeout_graceful_shutdown == 7.5
+
+
+def test_the_protocol_classes_are_read_when_the_config_is_loaded() -> None:
+    config = uvicorn.Config("kserve.model_server:app", log_config=None)
+    config.http, config.ws = HttpProtocol, "none"
+    config.load()
+    assert config.http_protocol_class is HttpProtocol
+    assert config.ws_protocol_class is None
 
 
 def test_grpc_is_not_told_to_guard_forks() -> None:
