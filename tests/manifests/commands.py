@@ -30,6 +30,7 @@ VERBS = frozenset(
 RESOURCES = frozenset(
     {
         "clusterservingruntime",
+        "clusterstoragecontainer",
         "configmap",
         "daemonset",
         "deployment",

@@ -11,6 +11,8 @@ from tests.manifests.kustomize import build, one
 from tests.manifests.overlays import OVERLAYS
 from tests.manifests.pod_security import restricted_faults
 from tests.manifests.pods import SERVER_PODS, ServerPod, pods
+from tests.manifests.schemas import validate
+from tests.manifests.storage_container import DEFAULT, injected, patched, qos_class
 
 PRIVILEGED = {"manifests/kserve/overlays/logging": "reads the nodes' /var/log, in a namespace of its own"}
 
@@ -54,8 +56,18 @@ def test_faults(path: tuple[Any, ...], value: Any, named: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_pod_is_restricted(overlay: str) -> None:
     for document, pod in pods(build(overlay)):
-        faults = restricted_faults(pod)
+        faults = restricted_faults(injected(pod, patched()))
         assert bool(faults) == (overlay in PRIVILEGED), f"{document['kind']} {document['metadata']['name']}: {faults}"
+
+
+def test_the_download_container_is_patched_because_the_default_is_refused() -> None:
+    validate(patched())
+    (_, pod) = pods(build("manifests/kserve/base"))[0]
+    assert restricted_faults(injected(pod, DEFAULT)) == [
+        "storage-initializer: allowPrivilegeEscalation must be false",
+        "storage-initializer: capabilities must drop ALL",
+    ]
+    assert qos_class(injected(pod, DEFAULT)) == "Burstable"
 
 
 def test_the_privileged_namespace_says_so() -> None:

@@ -14,6 +14,7 @@ from predictor.flags import FLAGS
 from predictor.health import build_router
 from predictor.lifecycle import MIN_GRACE_SECONDS
 from tests.manifests.pods import SERVER_PODS, ServerPod
+from tests.manifests.storage_container import injected, patched, qos_class
 
 LOAD_SECONDS = 600
 """The longest load that the probes must bear."""
@@ -109,6 +110,7 @@ def test_resources(pod: ServerPod) -> None:
     requests, limits = pod.container["resources"]["requests"], pod.container["resources"]["limits"]
     assert requests["cpu"] == limits["cpu"], "Guaranteed, and the number of threads is that of the limit"
     assert requests["memory"] == limits["memory"]
+    assert qos_class(injected(pod.spec, patched())) == "Guaranteed", "with KServe's download container"
     assert int(limits["cpu"]) > 0
     cache = pod.config.engine.kv_cache_memory
     assert cache is not None
