@@ -7,15 +7,35 @@ from __future__ import annotations
 
 from typing import Any
 
-SCHEMAS: dict[tuple[str, str], dict[str, Any]] = {}
-"""Kinds without a CRD at hand, by (apiVersion, kind): so far every kind has one. `metadata` is checked apart."""
-
 
 def _record(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 _TEXT = {"type": "string", "minLength": 1}
+_TARGET = _record(
+    ["group", "kind", "name"],
+    group={"const": "gateway.networking.k8s.io"},
+    kind={"enum": ["Gateway", "HTTPRoute", "GRPCRoute"]},
+    name=_TEXT,
+)
+
+SCHEMAS: dict[tuple[str, str], dict[str, Any]] = {
+    # Envoy Gateway: what a route has no field for.
+    ("gateway.envoyproxy.io/v1alpha1", "BackendTrafficPolicy"): _record(
+        ["spec"],
+        spec=_record(
+            ["targetRefs"],
+            targetRefs={"type": "array", "minItems": 1, "items": _TARGET},
+            timeout=_record(
+                [],
+                http=_record([], requestTimeout={"type": "string", "pattern": r"^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
+            ),
+        ),
+    ),
+}
+"""Kinds without a CRD at hand, by (apiVersion, kind). `metadata` is checked apart."""
+
 _PLUGINS = {
     "metrics-data-source": _record([], scheme={"enum": ["http", "https"]}, path=_TEXT),
     "core-metrics-extractor": _record(

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from autoscaling.kserve_rules import service_ports
-from tests.manifests.kustomize import Document, build, of_kind, one
+from tests.manifests.kustomize import MANIFESTS, Document, build, of_kind, one, parse
 from tests.manifests.overlays import OVERLAYS
+from tests.manifests.schemas import validate
 
 ROUTES = "manifests/kserve/overlays/httproute"
 
@@ -96,6 +97,15 @@ def test_no_route_cuts_a_stream_before_the_predictor_does(overlay: str) -> None:
     for document in of_kind(build(overlay), "HTTPRoute"):
         for rule in document["spec"]["rules"]:
             assert rule["timeouts"] == {"request": f"{longest}s", "backendRequest": f"{longest}s"}
+
+
+def test_envoy_gateway_cuts_no_grpc_stream_before_the_predictor_does() -> None:
+    (policy,) = parse((MANIFESTS / "kserve/overlays/httproute/envoy-gateway-timeout.yaml").read_text())
+    validate(policy)
+    routes = [("GRPCRoute", document["metadata"]["name"]) for document in of_kind(build(ROUTES), "GRPCRoute")]
+    assert [(target["kind"], target["name"]) for target in policy["spec"]["targetRefs"]] == routes
+    longest = max(service["spec"]["predictor"]["timeout"] for service in of_kind(build(ROUTES), "InferenceService"))
+    assert policy["spec"]["timeout"] == {"http": {"requestTimeout": f"{longest}s"}}
 
 
 def test_the_models_differ_in_name_and_weights() -> None:
