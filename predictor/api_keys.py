@@ -72,7 +72,7 @@ def check_keys(keys: Iterable[str], where: str = "api_key") -> None:
 def read_key_file(path: Path) -> list[str]:
     """The keys in the file. Raises `ConfigError`."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"api_key_file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from predictor.oip.codec_json import check_unique
+from predictor.oip.codec_json import check_id, check_unique
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.infer_types import (
     DecodedInput,
@@ -48,6 +48,7 @@ def decode_request(message: ModelInferRequest) -> InferRequest:
     Every input is a `DecodedInput`. Which tensors and parameters a model takes is not checked here.
     Raises `MalformedRequestError` whose message names the field.
     """
+    check_id(message.id)
     raw = message.raw_input_contents
     if not message.inputs:
         raise MalformedRequestError("'inputs' must hold at least one tensor")

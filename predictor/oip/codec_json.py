@@ -35,6 +35,8 @@ from predictor.oip.tensors import (
 )
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+MAX_ID_CHARACTERS = 1024
+"""Of a request's `id`, which every answer repeats."""
 _REQUEST_KEYS = frozenset({"id", "parameters", "inputs", "outputs", "model_name"})
 _INPUT_KEYS = frozenset({"name", "shape", "datatype", "parameters", "data"})
 _OUTPUT_KEYS = frozenset({"name", "parameters"})
@@ -55,7 +57,8 @@ def decode_request(
     request_id = document.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise MalformedRequestError("'id' must be a string")
-    if document.get("model_name", model_name) != model_name:
+    check_id(request_id)
+    if document.get("model_name") not in (None, model_name):
         raise MalformedRequestError(f"'model_name' is {document['model_name']!r}, but the path says {model_name!r}")
     reader = _BinaryReader(binary, is_announced=header_length is not None)
     inputs = [_decode_input(entry, f"inputs[{i}]", reader) for i, entry in enumerate(_entries(document, "inputs"))]
@@ -141,6 +144,14 @@ def json_values(tensor: Tensor) -> list[Any]:
     if tensor.datatype != "BYTES":
         return tensor.values
     return [value.decode("utf-8", "replace") for value in tensor.values]
+
+
+def check_id(request_id: str | None) -> None:
+    """Raises `MalformedRequestError` for an id too long to be repeated."""
+    if request_id is not None and len(request_id) > MAX_ID_CHARACTERS:
+        raise MalformedRequestError(
+            f"'id' may have at most {MAX_ID_CHARACTERS} characters, this one has {len(request_id)}"
+        )
 
 
 def check_unique(kind: str, names: list[str]) -> None:

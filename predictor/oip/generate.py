@@ -24,7 +24,7 @@ from engine.sampling_params import SamplingParams
 from predictor.oip.codec_json import load_object
 from predictor.oip.errors import MalformedRequestError, http_status, public_message
 from predictor.oip.metadata import MODEL_VERSION
-from predictor.oip.parameters import SAMPLING_PARAMETERS, parameters_from_mapping
+from predictor.oip.parameters import SAMPLING_PARAMETERS, parameters_from_mapping, read_number
 
 if TYPE_CHECKING:
     from engine.streams import GenerationStream
@@ -73,12 +73,12 @@ def decode_generate(body: bytes) -> GenerateRequest:
             raise InvalidParameterError(
                 f"unknown parameter {name!r}; known are {', '.join(sorted({*known, 'details'}))}", param=name
             )
-    top_p = options.get("top_p")
+    top_p = read_number("top_p", options.get("top_p"))
     if isinstance(top_p, int | float) and not isinstance(top_p, bool) and top_p == 0:
         options["top_p"] = LEAST_TOP_P
-    if details:
+    if details and options.get("logprobs") is None:
         # NOTE: the details list each token's log probability, so the engine must be asked for them.
-        options.setdefault("logprobs", 0)
+        options["logprobs"] = 0
     read = parameters_from_mapping(options)
     if read.sampling.n != 1:
         raise InvalidParameterError("'n' must be 1: this answers with one text; use infer for more", param="n")

@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from engine.errors import EngineDrainingError, OverloadedError
 from predictor.oip.errors import MalformedRequestError, grpc_status, public_message, retry_after
 
-MAX_DETAIL_CHARACTERS = 1000
-"""Details travel in an HTTP/2 trailer, whose size clients bound."""
+MAX_DETAIL_BYTES = 4096
+"""Details travel in an HTTP/2 trailer, percent-encoded, whose size clients bound."""
 
 Context: TypeAlias = grpc.aio.ServicerContext
 Unary = Callable[[Any, Context], Awaitable[Any]]
@@ -123,4 +123,15 @@ async def _abort(context: Context, error: Exception) -> None:
             # NOTE: gRPC's own name for it (gRFC A6): clients that retry by themselves wait that long.
             metadata.append(("grpc-retry-pushback-ms", str(1000 * seconds)))
         context.set_trailing_metadata(tuple(metadata))
-    await context.abort(grpc_status(error), public_message(error)[:MAX_DETAIL_CHARACTERS])
+    await context.abort(grpc_status(error), _details(public_message(error)))
+
+
+def _details(message: str) -> str:
+    """The message, cut where its percent-encoded form (gRPC's "Status-Message") would be too long."""
+    size = 0
+    for index, character in enumerate(message):
+        is_plain = " " <= character <= "~" and character != "%"
+        size += 1 if is_plain else 3 * len(character.encode("utf-8", "replace"))
+        if size > MAX_DETAIL_BYTES:
+            return message[:index]
+    return message

@@ -113,7 +113,8 @@ def _integer(name: str, value: Any) -> Any:
     return int(value)
 
 
-def _number(name: str, value: Any) -> Any:
+def read_number(name: str, value: Any) -> Any:
+    """The number that a decimal string holds; other values as they are. Raises `InvalidParameterError`."""
     if not isinstance(value, str):
         return value
     if not _NUMBER.fullmatch(value):
@@ -184,17 +185,17 @@ def _brief(value: Any) -> str:
 _SAMPLING: dict[str, Callable[[str, Any], Any]] = {
     "max_tokens": _integer,
     "min_tokens": _integer,
-    "temperature": _number,
-    "top_p": _number,
+    "temperature": read_number,
+    "top_p": read_number,
     "top_k": _integer,
-    "min_p": _number,
+    "min_p": read_number,
     "seed": _integer,
     "stop": _stop,
     "stop_token_ids": _json_value,
     "n": _integer,
-    "presence_penalty": _number,
-    "frequency_penalty": _number,
-    "repetition_penalty": _number,
+    "presence_penalty": read_number,
+    "frequency_penalty": read_number,
+    "repetition_penalty": read_number,
     "ignore_eos": _boolean,
     "include_stop_str_in_output": _boolean,
     "skip_special_tokens": _boolean,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import InvalidParameterError
 from engine.outputs import SequenceDelta
 from predictor.oip.codec_grpc import decode_request, encode_parameters, encode_response
+from predictor.oip.codec_json import MAX_ID_CHARACTERS
 from predictor.oip.errors import public_message
 from predictor.oip.exact_text import ExactText
 from predictor.oip.grpc_calls import parse_message
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 FINAL_RESPONSE = "triton_final_response"
 MAX_REQUESTS_IN_FLIGHT = 1024
 """Of one stream; beyond it no further request is read until one is answered."""
+MAX_BYTES_IN_FLIGHT = 16 * 1024 * 1024
+"""Of the messages of those requests; one message is always let in, however large."""
 
 logger = logging.getLogger(__name__)
 Write = Callable[[Any], Awaitable[None]]
@@ -53,7 +57,7 @@ async def answer_stream(
     and the others go on. Cancelling this aborts them all.
     """
     one_writer = asyncio.Lock()
-    slots = asyncio.Semaphore(MAX_REQUESTS_IN_FLIGHT)
+    in_flight = _InFlight()
 
     async def send(message: Any) -> None:
         # NOTE: a slow reader holds its own requests up here; the engine's streams merge what comes meanwhile.
@@ -63,44 +67,77 @@ async def answer_stream(
             except Exception as error:
                 raise _StreamBrokenError from error
 
-    async def answer(data: bytes) -> None:
-        try:
-            await _answer(service, model, data, send, headers)
-        finally:
-            slots.release()
-
     try:
         async with asyncio.TaskGroup() as group:
             async for data in requests:
-                await slots.acquire()
-                group.create_task(answer(data))
+                size = len(data)
+                await in_flight.enter(size)
+                task = group.create_task(_answer(service, model, data, send, headers))
+                task.add_done_callback(functools.partial(in_flight.leave, size))
+                # NOTE: the next message may be long in coming, and this one is the task's to let go.
+                del data, task
     except* _StreamBrokenError:
         logger.debug("a client left its stream", exc_info=True)
+
+
+class _InFlight:
+    """The requests of a stream that are not answered yet, bounded in number and bytes."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._bytes = 0
+        self._left = asyncio.Event()
+
+    async def enter(self, size: int) -> None:
+        """Waits until there is room for a message of `size` bytes. Never called by two tasks at a time."""
+        while self._count >= MAX_REQUESTS_IN_FLIGHT or (self._count and self._bytes + size > MAX_BYTES_IN_FLIGHT):
+            self._left.clear()
+            await self._left.wait()
+        self._count += 1
+        self._bytes += size
+
+    def leave(self, size: int, _task: Any = None) -> None:
+        self._count -= 1
+        self._bytes -= size
+        self._left.set()
 
 
 async def _answer(
     service: GenerationService, model: PagedModel, data: bytes, send: Write, headers: Mapping[str, str]
 ) -> None:
+    # NOTE: a client that reads nothing holds this up here: what the request came in is let go before that.
+    responding = _respond(service, model, data, send, headers)
+    del data
+    if (last := await responding) is not None:
+        await send(last)
+
+
+async def _respond(
+    service: GenerationService, model: PagedModel, data: bytes, send: Write, headers: Mapping[str, str]
+) -> Any:
+    """The one response of a request, or its error, not yet sent; None where it was answered token by token."""
     request_id = ""
     try:
         message = parse_message(ModelInferRequest, data)
-        request_id = message.id
+        del data
+        request_id = message.id[:MAX_ID_CHARACTERS]
         check_model(service, message.model_name, message.model_version)
         request = decode_request(message)
-        if not asks_for_stream(request):
-            response = await call_model(model, request, headers)
-            response.parameters = {**(response.parameters or {}), FINAL_RESPONSE: True}
-            await send(ModelStreamInferResponse(infer_response=encode_response(response, request)))
-            return
-        async with contextlib.aclosing(stream_responses(service, model, request, headers)) as responses:
-            async for response in responses:
-                await send(ModelStreamInferResponse(infer_response=encode_response(response, request)))
+        del message
+        if asks_for_stream(request):
+            async with contextlib.aclosing(stream_responses(service, model, request, headers)) as responses:
+                async for response in responses:
+                    await send(ModelStreamInferResponse(infer_response=encode_response(response, request)))
+            return None
+        response = await call_model(model, request, headers)
+        response.parameters = {**(response.parameters or {}), FINAL_RESPONSE: True}
+        return ModelStreamInferResponse(infer_response=encode_response(response, request))
     except _StreamBrokenError:
         raise
     except Exception as error:
         failed = ModelInferResponse(id=request_id, model_name=service.model_name)
         encode_parameters({FINAL_RESPONSE: True}, failed.parameters)
-        await send(ModelStreamInferResponse(error_message=public_message(error), infer_response=failed))
+        return ModelStreamInferResponse(error_message=public_message(error), infer_response=failed)
 
 
 async def stream_responses(

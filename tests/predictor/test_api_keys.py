@@ -51,6 +51,13 @@ def test_a_file_has_comments_and_one_key_a_line(file: Path) -> None:
     assert not any(keys.accept(f"Bearer {key}") for key in ("#", "team", "three"))
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("one\ntwo\n", "utf-8-sig")
+    keys = ApiKeys((), path)
+    assert all(keys.accept(f"Bearer {key}") for key in ("one", "two"))
+
+
 def test_a_changed_file_counts_at_once(file: Path) -> None:
     keys = ApiKeys(["given"], file)
     file.write_text("two\nthree\n")

@@ -181,3 +181,18 @@ async def test_a_caller_that_goes_away_aborts_its_request(
     await asyncio.gather(call, return_exceptions=True)
     await until(lambda: engine.num_requests == 0, seconds=1.0)
     assert len(engine.aborted) == 1
+
+
+@pytest.mark.parametrize("path", [GENERATE, STREAM])
+async def test_null_logprobs_are_absent_ones(server: Server, path: str) -> None:
+    response = await post(server, path, details=True, logprobs=None)
+    if path == GENERATE:
+        assert len(response.json()["details"]["logprobs"]) == 14
+    else:
+        assert all(event["details"]["token"]["logprob"] == -0.5 for event in events_of(response))
+
+
+@pytest.mark.parametrize("top_p", [0, 0.0, "0", "0.0", "-0"])
+def test_a_top_p_of_0_is_the_most_likely_token(top_p: Any) -> None:
+    body = orjson.dumps({"text_input": "Hi", "parameters": {"top_p": top_p}})
+    assert decode_generate(body).sampling.top_p == 1e-9

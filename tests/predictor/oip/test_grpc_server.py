@@ -12,6 +12,7 @@ import pytest
 
 from engine.errors import ConfigError
 from predictor.model import PagedModel
+from predictor.oip.grpc_calls import _details
 from predictor.oip.grpc_server import GrpcServer
 from predictor.oip.schema import ModelInferRequest, message_class
 from tests.fake_engine import FakeEngine, text_script
@@ -202,6 +203,25 @@ async def test_health_and_metadata(serve: Callable[..., Any]) -> None:
 )
 async def test_O12_O13_an_unknown_model_or_version_is_not_found(server: Server, method: str, request_: Any) -> None:
     assert (await server.grpc.refusal(method, request_)).code() is Code.NOT_FOUND
+
+
+async def test_a_long_name_of_many_bytes_is_not_found_too(server: Server) -> None:
+    error = await server.grpc.refusal("ModelInfer", ModelInferRequest(model_name="😀" * 1000))
+    assert error.code() is Code.NOT_FOUND
+
+
+def test_details_are_cut_by_their_percent_encoded_length() -> None:
+    assert _details("no model") == "no model"
+    assert _details("x" * 5000) == "x" * 4096
+    assert _details("😀" * 1000) == "😀" * 341
+    assert _details("%" * 5000) == "%" * 1365
+
+
+async def test_an_id_too_long_is_refused(server: Server) -> None:
+    error = await server.grpc.refusal("ModelInfer", text_message(b"Hi", id="i" * 1025))
+    assert error.code() is Code.INVALID_ARGUMENT
+    assert "'id'" in str(error.details())
+    assert (await server.grpc.call("ModelInfer", text_message(b"Hi", id="é" * 1024))).id == "é" * 1024
 
 
 async def test_O13_the_served_version_infers(server: Server) -> None:

@@ -49,6 +49,17 @@ async def test_no_id_no_id(server: Server) -> None:
     assert "id" not in (await server.infer(text_request("Hi"))).json()
 
 
+async def test_an_id_too_long_is_refused(server: Server) -> None:
+    response = await server.infer(text_request("Hi", id="i" * 1025))
+    assert response.status_code == 400
+    assert "'id'" in response.json()["error"]
+    assert (await server.infer(text_request("Hi", id="i" * 1024))).json()["id"] == "i" * 1024
+
+
+async def test_a_null_model_name_is_none(server: Server) -> None:
+    assert (await server.infer(text_request("Hi", model_name=None))).status_code == 200
+
+
 async def test_an_empty_id_comes_back(server: Server) -> None:
     assert (await server.infer(text_request("Hi", id=""))).json()["id"] == ""
 

@@ -193,6 +193,47 @@ async def test_requests_in_flight_are_bounded(serve: Callable[..., Any], monkeyp
     assert len(await call) == 5
 
 
+async def test_bytes_in_flight_are_bounded_while_nobody_reads(server: Server) -> None:
+    reading, num_read, written = asyncio.Event(), 0, []
+    num_freed = 0
+
+    class Data(bytes):
+        def __del__(self) -> None:
+            nonlocal num_freed
+            num_freed += 1
+
+    async def requests() -> AsyncIterator[bytes]:
+        nonlocal num_read
+        for number in range(20):
+            num_read += 1
+            yield Data(text_message(b"x" * 5 * 2**20, id=str(number)).SerializeToString())
+
+    async def write(message: Any) -> None:
+        await reading.wait()
+        written.append(message.infer_response.id)
+
+    task = asyncio.ensure_future(stream_module.answer_stream(server.service, server.model, requests(), write, {}))
+    await until(lambda: num_read == 4)
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+    assert num_read == 4  # three of 5 MiB, and one that waits
+    assert num_freed == 3
+    reading.set()
+    await task
+    assert sorted(written, key=int) == [str(number) for number in range(20)]
+
+
+async def test_a_message_over_the_bound_is_let_in_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MAX_BYTES_IN_FLIGHT", 1)
+    assert len(await answers(server, *[text_message(b"a", id=str(i)) for i in range(3)])) == 3
+
+
+async def test_an_id_too_long_is_refused_and_not_repeated(server: Server) -> None:
+    (response,) = await answers(server, text_message(b"a", id="i" * 5000))
+    assert "'id'" in response.error_message
+    assert response.infer_response.id == "i" * 1024
+
+
 async def test_preprocess_and_postprocess_of_a_subclass_take_effect(serve: Callable[..., Any]) -> None:
     server = await serve(FakeEngine(lambda request, index: [*request.prompt.encode(), 256]), model_class=Shouting)
 
