@@ -48,7 +48,11 @@ def test_images_have_a_version(path: str) -> None:
 
 
 def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    assert set(selector) <= {"matchLabels"}
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    for expression in selector.get("matchExpressions", []):
+        assert expression["operator"] == "DoesNotExist"
+        if expression["key"] in labels:
+            return False
     return selector["matchLabels"].items() <= labels.items()
 
 
