@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from engine.brief import brief
 from engine.errors import ContextLengthError, InvalidParameterError, InvalidPromptError
 from engine.inputs import EncodedPrompt, GenerationRequest
 from engine.messages import ModelInfo
@@ -105,14 +106,18 @@ class InputProcessor:
 
     def _check_ids(self, prompt: Sequence[int]) -> tuple[int, ...]:
         if not isinstance(prompt, Sequence):
-            raise InvalidPromptError(f"a prompt must be text or a list of token ids, got {prompt!r}", param="prompt")
+            raise InvalidPromptError(
+                f"a prompt must be text or a list of token ids, got {brief(prompt)}", param="prompt"
+            )
         token_ids = tuple(prompt)
         if not token_ids:
             raise InvalidPromptError("the prompt is empty: give at least one token", param="prompt")
         vocab_size = self._info.vocab_size
         for token_id in token_ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise InvalidPromptError(f"a prompt of token ids must hold integers, got {token_id!r}", param="prompt")
+                raise InvalidPromptError(
+                    f"a prompt of token ids must hold integers, got {brief(token_id)}", param="prompt"
+                )
             if not 0 <= token_id < vocab_size:
                 raise InvalidPromptError(
                     f"token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})", param="prompt"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.brief import brief
 from engine.errors import InvalidParameterError
 
 MAX_N = 128
@@ -18,7 +19,6 @@ MAX_STOP_CHARACTERS = 4096
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_SEED = 2**63 - 1
-MAX_TOP_K = 2**31 - 1
 MAX_TOP_K = 2**31 - 1
 """More than any vocabulary has. A larger top_k is off just so; the wire to the engine carries 64 bits only."""
 
@@ -112,23 +112,24 @@ class SamplingParams:
 
 def _integer(name: str, value: Any, low: int, high: int | None) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidParameterError(f"{name} must be an integer, got {value!r}", param=name)
+        raise InvalidParameterError(f"{name} must be an integer, got {brief(value)}", param=name)
     if value < low or (high is not None and value > high):
         bound = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise InvalidParameterError(f"{name} must be {bound}, got {value}", param=name)
+        raise InvalidParameterError(f"{name} must be {bound}, got {brief(value)}", param=name)
     return value
 
 
 def _number(name: str, value: Any, low: float, high: float, low_open: bool = False) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidParameterError(f"{name} must be a number, got {value!r}", param=name)
+        raise InvalidParameterError(f"{name} must be a number, got {brief(value)}", param=name)
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or number > high or number < low or (low_open and number == low):
         raise InvalidParameterError(
-            f"{name} must be {'greater than' if low_open else 'at least'} {low:g} and at most {high:g}, got {value}",
+            f"{name} must be {'greater than' if low_open else 'at least'} {low:g} and at most {high:g}, "
+            f"got {brief(value)}",
             param=name,
         )
     return number
@@ -137,7 +138,7 @@ def _number(name: str, value: Any, low: float, high: float, low_open: bool = Fal
 def _strings(name: str, value: Any) -> tuple[str, ...]:
     strings = (value,) if isinstance(value, str) else value
     if not isinstance(strings, Iterable) or isinstance(strings, Mapping | bytes):
-        raise InvalidParameterError(f"{name} must be a string or a list of strings, got {value!r}", param=name)
+        raise InvalidParameterError(f"{name} must be a string or a list of strings, got {brief(value)}", param=name)
     strings = tuple(strings)
     if len(strings) > MAX_STOP_STRINGS:
         raise InvalidParameterError(f"{name} may hold at most {MAX_STOP_STRINGS} strings", param=name)
@@ -152,7 +153,7 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
 
 def _token_ids(name: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise InvalidParameterError(f"{name} must be a list of token ids, got {value!r}", param=name)
+        raise InvalidParameterError(f"{name} must be a list of token ids, got {brief(value)}", param=name)
     ids = tuple(value)
     if len(ids) > MAX_STOP_TOKEN_IDS:
         raise InvalidParameterError(f"{name} may hold at most {MAX_STOP_TOKEN_IDS} ids", param=name)

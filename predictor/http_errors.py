@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from engine.brief import brief_text
 from engine.errors import (
     DeadlineExceededError,
     OverloadedError,
@@ -113,12 +114,12 @@ async def _on_validation_error(_: Request, error: RequestValidationError) -> Res
 async def _on_http_exception(request: Request, error: HTTPException) -> Response:
     text = str(error.detail)
     if error.status_code == HTTPStatus.NOT_FOUND:
-        text = f"no route {request.method} {request.url.path}"
+        text = f"no route {request.method} {brief_text(request.url.path)}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         # NOTE: in one order, as the set of methods has none.
         allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
         error.headers = {"Allow": allowed}
-        text = f"{request.url.path} answers {allowed}, not {request.method}"
+        text = f"{brief_text(request.url.path)} answers {allowed}, not {request.method}"
     body: Any = text
     if request.url.path.startswith(OPENAI_PREFIXES) and not request.url.path.startswith("/v1/models"):
         code = HTTPStatus(error.status_code).name.lower()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.brief import brief
 from engine.errors import InvalidParameterError, InvalidPromptError, RequestError
 from engine.sampling_params import SamplingParams
 from predictor.oip.parameters import SAMPLING_PARAMETERS, parameters_from_mapping
@@ -56,7 +57,7 @@ def _parse(payload: Any) -> list[_Instance]:
     if not isinstance(payload, Mapping):
         raise RequestError('the body must be a JSON object with a list "instances"')
     if unknown := sorted(set(payload) - {"instances"}):
-        raise RequestError(f"unknown key {unknown[0]!r} in the body; known is: instances", param=unknown[0])
+        raise RequestError(f"unknown key {brief(unknown[0])} in the body; known is: instances", param=unknown[0])
     instances = payload.get("instances")
     if not isinstance(instances, list) or not instances:
         raise RequestError('"instances" must be a list of at least one prompt', param="instances")
@@ -72,7 +73,7 @@ def _instance(index: int, instance: Any) -> _Instance:
     if not isinstance(instance, Mapping):
         raise InvalidPromptError(f"{where} must be a string or an object with a prompt", param=where)
     if unknown := sorted(set(instance) - {"prompt", "parameters"}):
-        raise RequestError(f"unknown key {unknown[0]!r} in {where}; known are: prompt, parameters", param=where)
+        raise RequestError(f"unknown key {brief(unknown[0])} in {where}; known are: prompt, parameters", param=where)
     prompt = instance.get("prompt")
     if not isinstance(prompt, str | list):
         raise InvalidPromptError(f"{where}.prompt must be a string or a list of token ids", param=where)
@@ -81,7 +82,7 @@ def _instance(index: int, instance: Any) -> _Instance:
         raise InvalidParameterError(f"{where}.parameters must be an object", param=where)
     if unknown := sorted(set(parameters) - PARAMETER_NAMES):
         raise InvalidParameterError(
-            f"unknown parameter {unknown[0]!r} in {where}; known are: {', '.join(sorted(PARAMETER_NAMES))}",
+            f"unknown parameter {brief(unknown[0])} in {where}; known are: {', '.join(sorted(PARAMETER_NAMES))}",
             param=unknown[0],
         )
     read = parameters_from_mapping(parameters)

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from engine.brief import brief
 from predictor.bodies import read_json
 from predictor.disconnect import run_until_disconnect
 from predictor.http_errors import NotServedError, NotSupportedError
@@ -25,7 +26,7 @@ def build_router(service: GenerationService, model: PagedModel) -> APIRouter:
 
     def check(name: str) -> None:
         if not service.serves(name):
-            raise NotServedError(f"model {name!r} is not served here; this server serves {service.model_name!r}")
+            raise NotServedError(f"model {brief(name)} is not served here; this server serves {service.model_name!r}")
 
     async def models() -> JSONResponse:
         return JSONResponse({**model_list(service), "models": [service.model_name, *service.aliases]})

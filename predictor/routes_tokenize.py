@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from engine.brief import brief
 from engine.errors import InvalidPromptError, RequestError
 from predictor.bodies import read_body
 from predictor.http_errors import NotServedError
@@ -99,4 +100,4 @@ def _check_unicode(text: str) -> None:
 
 def _check_model(service: GenerationService, name: str | None) -> None:
     if name is not None and not service.serves(name):
-        raise NotServedError(f"this server serves {service.model_name!r}, not {name!r}", param="model")
+        raise NotServedError(f"this server serves {service.model_name!r}, not {brief(name)}", param="model")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.brief import brief, brief_text
 from predictor.oip.codec_json import check_id, check_unique
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.infer_types import (
@@ -58,12 +59,12 @@ def decode_request(message: ModelInferRequest) -> InferRequest:
         )
     inputs = [_decode_input(tensor, raw[i] if raw else None) for i, tensor in enumerate(message.inputs)]
     outputs = [
-        RequestedOutput(output.name, _decode_parameters(output.parameters, f"output '{output.name}'"))
+        RequestedOutput(output.name, _decode_parameters(output.parameters, f"output '{brief_text(output.name)}'"))
         for output in message.outputs
     ]
     for output in outputs:
         if not isinstance(output.parameters.get("binary_data", False), bool):
-            raise MalformedRequestError(f"'binary_data' of output '{output.name}' must be true or false")
+            raise MalformedRequestError(f"'binary_data' of output '{brief_text(output.name)}' must be true or false")
     check_unique("input", [item.name for item in inputs])
     check_unique("output", [item.name for item in outputs])
     request = InferRequest(
@@ -117,30 +118,31 @@ def _decode_input(tensor: Any, raw: bytes | None) -> DecodedInput:
     if not tensor.name:
         raise MalformedRequestError("every input must have a name")
     name: str = tensor.name
-    datatype = check_datatype(name, tensor.datatype)
-    shape = check_shape(name, list(tensor.shape))
-    parameters = _decode_parameters(tensor.parameters, f"input '{name}'")
+    label = brief_text(name)
+    datatype = check_datatype(label, tensor.datatype)
+    shape = check_shape(label, list(tensor.shape))
+    parameters = _decode_parameters(tensor.parameters, f"input '{label}'")
     size = parameters.pop("binary_data_size", None)
     filled = {field.name for field, _ in tensor.contents.ListFields()}
     if raw is not None:
         if filled:
-            raise MalformedRequestError(f"input '{name}' has 'contents' beside 'raw_input_contents'; give one")
+            raise MalformedRequestError(f"input '{label}' has 'contents' beside 'raw_input_contents'; give one")
         if size is not None and size != len(raw):
             raise MalformedRequestError(
-                f"'binary_data_size' of input '{name}' is {size}, but its raw contents have {len(raw)} bytes"
+                f"'binary_data_size' of input '{label}' is {brief(size)}, but its raw contents have {len(raw)} bytes"
             )
-        return DecodedInput(Tensor(name, datatype.name, shape, decode_raw(name, datatype, shape, raw)), parameters)
+        return DecodedInput(Tensor(name, datatype.name, shape, decode_raw(label, datatype, shape, raw)), parameters)
     field = _FIELDS.get(datatype.name)
     if field is None:
-        raise MalformedRequestError(f"input '{name}': {datatype.name} can only be sent in 'raw_input_contents'")
+        raise MalformedRequestError(f"input '{label}': {datatype.name} can only be sent in 'raw_input_contents'")
     if not filled:
-        raise MalformedRequestError(f"input '{name}' has neither 'contents' nor 'raw_input_contents'")
+        raise MalformedRequestError(f"input '{label}' has neither 'contents' nor 'raw_input_contents'")
     if filled != {field}:
         raise MalformedRequestError(
-            f"input '{name}' of datatype {datatype.name} must have its contents in '{field}' only, "
+            f"input '{label}' of datatype {datatype.name} must have its contents in '{field}' only, "
             f"got {', '.join(sorted(filled))}"
         )
-    values = check_values(name, datatype, shape, list(getattr(tensor.contents, field)))
+    values = check_values(label, datatype, shape, list(getattr(tensor.contents, field)))
     return DecodedInput(Tensor(name, datatype.name, shape, values), parameters)
 
 
@@ -148,5 +150,5 @@ def _decode_parameters(parameters: Any, where: str) -> dict[str, Any]:
     plain = plain_parameters(parameters)
     for name, value in plain.items():
         if value is None:
-            raise MalformedRequestError(f"parameter '{name}' of {where} has no value")
+            raise MalformedRequestError(f"parameter '{brief_text(name)}' of {where} has no value")
     return plain

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from engine.brief import brief, brief_text
 from predictor.json_text import load_json
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.infer_types import (
@@ -59,7 +60,9 @@ def decode_request(
         raise MalformedRequestError("'id' must be a string")
     check_id(request_id)
     if document.get("model_name") not in (None, model_name):
-        raise MalformedRequestError(f"'model_name' is {document['model_name']!r}, but the path says {model_name!r}")
+        raise MalformedRequestError(
+            f"'model_name' is {brief(document['model_name'])}, but the path says {brief(model_name)}"
+        )
     reader = _BinaryReader(binary, is_announced=header_length is not None)
     inputs = [_decode_input(entry, f"inputs[{i}]", reader) for i, entry in enumerate(_entries(document, "inputs"))]
     if not inputs:
@@ -159,7 +162,7 @@ def check_unique(kind: str, names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise MalformedRequestError(f"{kind} '{name}' is given twice")
+            raise MalformedRequestError(f"{kind} '{brief_text(name)}' is given twice")
         seen.add(name)
 
 
@@ -173,7 +176,9 @@ class _BinaryReader:
 
     def take(self, name: str, size: Any) -> bytes:
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-            raise MalformedRequestError(f"'binary_data_size' of input '{name}' must be a number of bytes, got {size!r}")
+            raise MalformedRequestError(
+                f"'binary_data_size' of input '{name}' must be a number of bytes, got {brief(size)}"
+            )
         if not self._is_announced:
             raise MalformedRequestError(
                 f"input '{name}' has 'binary_data_size', but the request has no header {HEADER_LENGTH}"
@@ -181,7 +186,7 @@ class _BinaryReader:
         left = len(self._binary) - self._offset
         if size > left:
             raise MalformedRequestError(
-                f"'binary_data_size' of input '{name}' is {size}, but only {left} bytes are left in the body"
+                f"'binary_data_size' of input '{name}' is {brief(size)}, but only {left} bytes are left in the body"
             )
         self._offset += size
         return self._binary[self._offset - size : self._offset]
@@ -193,32 +198,33 @@ class _BinaryReader:
 
 def _decode_input(entry: Any, where: str, reader: _BinaryReader) -> DecodedInput:
     name = _named(entry, where, _INPUT_KEYS)
-    datatype = check_datatype(name, entry.get("datatype"))
-    shape = check_shape(name, entry.get("shape"))
-    parameters = _decode_parameters(entry, f"input '{name}'")
+    label = brief_text(name)
+    datatype = check_datatype(label, entry.get("datatype"))
+    shape = check_shape(label, entry.get("shape"))
+    parameters = _decode_parameters(entry, f"input '{label}'")
     if "binary_data_size" in parameters:
         if "data" in entry:
-            raise MalformedRequestError(f"input '{name}' has both 'data' and 'binary_data_size'; give one")
-        raw = reader.take(name, parameters.pop("binary_data_size"))
-        return DecodedInput(Tensor(name, datatype.name, shape, decode_raw(name, datatype, shape, raw)), parameters)
+            raise MalformedRequestError(f"input '{label}' has both 'data' and 'binary_data_size'; give one")
+        raw = reader.take(label, parameters.pop("binary_data_size"))
+        return DecodedInput(Tensor(name, datatype.name, shape, decode_raw(label, datatype, shape, raw)), parameters)
     if "data" not in entry:
-        raise MalformedRequestError(f"input '{name}' has no 'data'")
+        raise MalformedRequestError(f"input '{label}' has no 'data'")
     data = entry["data"]
     if not isinstance(data, list):
-        raise MalformedRequestError(f"'data' of input '{name}' must be a list")
+        raise MalformedRequestError(f"'data' of input '{label}' must be a list")
     if datatype.name in RAW_ONLY:
         raise MalformedRequestError(
-            f"input '{name}': JSON cannot carry {datatype.name}; send it as binary data (header {HEADER_LENGTH})"
+            f"input '{label}': JSON cannot carry {datatype.name}; send it as binary data (header {HEADER_LENGTH})"
         )
-    values = check_values(name, datatype, shape, flatten(name, shape, data))
+    values = check_values(label, datatype, shape, flatten(label, shape, data))
     return DecodedInput(Tensor(name, datatype.name, shape, values), parameters)
 
 
 def _decode_output(entry: Any, where: str) -> RequestedOutput:
     name = _named(entry, where, _OUTPUT_KEYS)
-    parameters = _decode_parameters(entry, f"output '{name}'")
+    parameters = _decode_parameters(entry, f"output '{brief_text(name)}'")
     if not isinstance(parameters.get("binary_data", False), bool):
-        raise MalformedRequestError(f"'binary_data' of output '{name}' must be true or false")
+        raise MalformedRequestError(f"'binary_data' of output '{brief_text(name)}' must be true or false")
     return RequestedOutput(name, parameters)
 
 
@@ -250,7 +256,7 @@ def _decode_parameters(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name, value in parameters.items():
         if not isinstance(value, str | int | float | bool):
             raise MalformedRequestError(
-                f"parameter '{name}' of {where} must be a string, a number or a boolean "
+                f"parameter '{brief_text(name)}' of {where} must be a string, a number or a boolean "
                 "(a list goes as a JSON list in a string)"
             )
     return parameters
@@ -259,4 +265,4 @@ def _decode_parameters(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _check_keys(entry: Mapping[str, Any], known: frozenset[str], where: str) -> None:
     for key in entry:
         if key not in known:
-            raise MalformedRequestError(f"unknown key {key!r} in {where}; known are {', '.join(sorted(known))}")
+            raise MalformedRequestError(f"unknown key {brief(key)} in {where}; known are {', '.join(sorted(known))}")

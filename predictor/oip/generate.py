@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from engine.brief import brief
 from engine.errors import (
     EngineDeadError,
     InvalidParameterError,
@@ -56,7 +57,7 @@ def decode_generate(body: bytes) -> GenerateRequest:
     document = load_object(body)
     for key in document:
         if key not in _BODY_KEYS:
-            raise MalformedRequestError(f"unknown key {key!r} in the request; known are {', '.join(_BODY_KEYS)}")
+            raise MalformedRequestError(f"unknown key {brief(key)} in the request; known are {', '.join(_BODY_KEYS)}")
     text_input = document.get("text_input")
     if not isinstance(text_input, str):
         raise MalformedRequestError("'text_input' must be a string")
@@ -71,7 +72,7 @@ def decode_generate(body: bytes) -> GenerateRequest:
     for name in options:
         if name not in known:
             raise InvalidParameterError(
-                f"unknown parameter {name!r}; known are {', '.join(sorted({*known, 'details'}))}", param=name
+                f"unknown parameter {brief(name)}; known are {', '.join(sorted({*known, 'details'}))}", param=name
             )
     top_p = read_number("top_p", options.get("top_p"))
     if isinstance(top_p, int | float) and not isinstance(top_p, bool) and top_p == 0:

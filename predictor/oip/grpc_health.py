@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from engine.brief import brief
 from predictor.oip.errors import ModelNotFoundError
 from predictor.oip.grpc_calls import Context, server_stream_method, shutting_down, unary_method
 from predictor.oip.proto_files import Method, build_file
@@ -66,7 +67,7 @@ def health_services(service: GenerationService, closing: asyncio.Event) -> dict[
     async def check(request: Any, _context: Context) -> Any:
         status = status_of(request.service)
         if status == SERVICE_UNKNOWN:
-            raise ModelNotFoundError(f"unknown service {request.service!r}; known are '' and {SERVICE!r}")
+            raise ModelNotFoundError(f"unknown service {brief(request.service)}; known are '' and {SERVICE!r}")
         return HealthCheckResponse(status=status)
 
     async def watch(request: Any, context: Context) -> None:

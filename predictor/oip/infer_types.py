@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.brief import brief_text
 from predictor.kserve_adapter import InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.tensors import Tensor, check_datatype, check_shape, check_values, decode_raw
@@ -55,19 +56,20 @@ def tensor_from(item: Any) -> Tensor:
 
     Raises `MalformedRequestError` where data, datatype and shape do not agree.
     """
-    datatype = check_datatype(item.name, item.datatype)
-    shape = check_shape(item.name, list(item.shape))
+    label = brief_text(item.name)
+    datatype = check_datatype(label, item.datatype)
+    shape = check_shape(label, list(item.shape))
     raw = item._raw_data  # KServe has no public accessor for it.
     if raw is not None:
-        return Tensor(item.name, datatype.name, shape, decode_raw(item.name, datatype, shape, bytes(raw)))
+        return Tensor(item.name, datatype.name, shape, decode_raw(label, datatype, shape, bytes(raw)))
     data = item.data
     if isinstance(data, np.ndarray):
         values = data.reshape(-1).tolist()
     elif isinstance(data, list | tuple):
-        values = flatten(item.name, shape, data)
+        values = flatten(label, shape, data)
     else:
-        raise MalformedRequestError(f"tensor '{item.name}' holds no data")
-    return Tensor(item.name, datatype.name, shape, check_values(item.name, datatype, shape, values))
+        raise MalformedRequestError(f"tensor '{label}' holds no data")
+    return Tensor(item.name, datatype.name, shape, check_values(label, datatype, shape, values))
 
 
 def output_tensor(output: InferOutput) -> Tensor:

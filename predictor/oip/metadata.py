@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.brief import brief
 from engine.metrics import package_version
 from predictor.oip.errors import ModelNotFoundError
 
@@ -75,10 +76,10 @@ def model_metadata(service: GenerationService) -> dict[str, Any]:
 def check_model(service: GenerationService, name: str, model_version: str | None) -> None:
     """Raises `ModelNotFoundError` unless the model, and the version where one is named, is the one served."""
     if name != service.model_name:
-        raise ModelNotFoundError(f"no model named {name!r}; this server serves {service.model_name!r}")
+        raise ModelNotFoundError(f"no model named {brief(name)}; this server serves {service.model_name!r}")
     if model_version and model_version != MODEL_VERSION:
         raise ModelNotFoundError(
-            f"model {name!r} has no version {model_version!r}; the version served is {MODEL_VERSION!r}"
+            f"model {name!r} has no version {brief(model_version)}; the version served is {MODEL_VERSION!r}"
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from engine.brief import brief
 from engine.errors import InvalidParameterError
 from engine.sampling_params import SamplingParams
 from predictor.json_text import load_json
@@ -64,7 +65,8 @@ def parameters_from_mapping(mapping: Mapping[str, Any]) -> RequestParameters:
             options[field] = read(name, value)
         else:
             raise InvalidParameterError(
-                f"unknown parameter {name!r}; known are {', '.join(sorted({*_SAMPLING, *_OPTIONS}))}", param=str(name)
+                f"unknown parameter {brief(name)}; known are {', '.join(sorted({*_SAMPLING, *_OPTIONS}))}",
+                param=str(name),
             )
     given = frozenset(name for name, value in mapping.items() if value is not None)
     return RequestParameters(sampling=SamplingParams(**sampling), given=given, **options)
@@ -84,11 +86,11 @@ def merge_sampling_parameters(parameters: Mapping[str, Any], sampling_parameters
     except orjson.JSONDecodeError as error:
         raise InvalidParameterError(f"{name} must hold JSON objects: {error}", param=name) from None
     if not isinstance(values, dict):
-        raise InvalidParameterError(f"{name} must hold JSON objects, got {_brief(sampling_parameters)}", param=name)
+        raise InvalidParameterError(f"{name} must hold JSON objects, got {brief(sampling_parameters)}", param=name)
     for key in values:
         if key not in _SAMPLING:
             raise InvalidParameterError(
-                f"unknown key {key!r} in {name}; known are {', '.join(sorted(_SAMPLING))}", param=key
+                f"unknown key {brief(key)} in {name}; known are {', '.join(sorted(_SAMPLING))}", param=key
             )
         if key in parameters:
             raise InvalidParameterError(
@@ -109,7 +111,7 @@ def _integer(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if not _INTEGER.fullmatch(value):
-        raise InvalidParameterError(f"parameter '{name}' must be an integer, got {_brief(value)}", param=name)
+        raise InvalidParameterError(f"parameter '{name}' must be an integer, got {brief(value)}", param=name)
     return int(value)
 
 
@@ -118,7 +120,7 @@ def read_number(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if not _NUMBER.fullmatch(value):
-        raise InvalidParameterError(f"parameter '{name}' must be a decimal number, got {_brief(value)}", param=name)
+        raise InvalidParameterError(f"parameter '{name}' must be a decimal number, got {brief(value)}", param=name)
     return float(value)
 
 
@@ -131,13 +133,13 @@ def parameter_boolean(value: Any) -> bool | None:
 def _boolean(name: str, value: Any) -> bool:
     read = parameter_boolean(value)
     if read is None:
-        raise InvalidParameterError(f"parameter '{name}' must be true or false, got {_brief(value)}", param=name)
+        raise InvalidParameterError(f"parameter '{name}' must be true or false, got {brief(value)}", param=name)
     return read
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidParameterError(f"parameter '{name}' must be a string, got {_brief(value)}", param=name)
+        raise InvalidParameterError(f"parameter '{name}' must be a string, got {brief(value)}", param=name)
     return value
 
 
@@ -168,18 +170,13 @@ def _timeout(name: str, value: Any) -> float | None:
     microseconds = _integer(name, value)
     if isinstance(microseconds, bool) or not isinstance(microseconds, int) or microseconds < 0:
         raise InvalidParameterError(
-            f"parameter '{name}' must be a whole number of microseconds, got {_brief(value)}", param=name
+            f"parameter '{name}' must be a whole number of microseconds, got {brief(value)}", param=name
         )
     if microseconds > MAX_TIMEOUT_MICROSECONDS:
         raise InvalidParameterError(
             f"parameter '{name}' must be at most {MAX_TIMEOUT_MICROSECONDS} microseconds", param=name
         )
     return microseconds / 1_000_000 if microseconds else None
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 _SAMPLING: dict[str, Callable[[str, Any], Any]] = {

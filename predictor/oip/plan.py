@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.brief import brief, brief_text
 from engine.errors import InvalidParameterError, InvalidPromptError
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.infer_types import InferRequest, decode_text, plain_parameters, tensor_from
@@ -70,7 +71,9 @@ def _read_tensors(request: InferRequest) -> dict[str, Tensor]:
     for item in request.inputs:
         spec = INPUTS.get(item.name)
         if spec is None:
-            raise MalformedRequestError(f"unknown input '{item.name}'; this model takes {', '.join(INPUTS)}")
+            raise MalformedRequestError(
+                f"unknown input '{brief_text(item.name)}'; this model takes {', '.join(INPUTS)}"
+            )
         tensor = tensor_from(item)
         if tensor.datatype not in spec.datatypes:
             raise MalformedRequestError(
@@ -78,7 +81,7 @@ def _read_tensors(request: InferRequest) -> dict[str, Tensor]:
             )
         if unknown := set(plain_parameters(item.parameters)) - {"binary_data_size"}:
             raise InvalidParameterError(
-                f"unknown parameter {min(unknown)!r} of input '{item.name}'; known is binary_data_size",
+                f"unknown parameter {brief(min(unknown))} of input '{item.name}'; known is binary_data_size",
                 param=min(unknown),
             )
         tensors[item.name] = tensor
@@ -92,6 +95,7 @@ def _read_prompts(tensors: dict[str, Tensor]) -> list[str | list[int]]:
     prompts: list[str | list[int]]
     if text is not None:
         _check_rank(text, 1, "[N]")
+        _check_count(len(text.values))
         prompts = [decode_text(text.name, index, element) for index, element in enumerate(text.values)]
         if "input_lengths" in tensors:
             raise InvalidPromptError(
@@ -100,11 +104,13 @@ def _read_prompts(tensors: dict[str, Tensor]) -> list[str | list[int]]:
     else:
         assert ids is not None
         prompts = list(_read_rows(ids, tensors.get("input_lengths")))
-    if not 1 <= len(prompts) <= MAX_PROMPTS:
-        raise InvalidPromptError(
-            f"a request holds between 1 and {MAX_PROMPTS} prompts, got {len(prompts)}", param="inputs"
-        )
+    _check_count(len(prompts))
     return prompts
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MAX_PROMPTS:
+        raise InvalidPromptError(f"a request holds between 1 and {MAX_PROMPTS} prompts, got {count}", param="inputs")
 
 
 def _read_rows(ids: Tensor, lengths: Tensor | None) -> list[list[int]]:
@@ -151,10 +157,12 @@ def _read_outputs(
     asked = [output.name for output in request.request_outputs or ()]
     for output in request.request_outputs or ():
         if output.name not in OUTPUTS:
-            raise MalformedRequestError(f"unknown output '{output.name}'; this model gives {', '.join(OUTPUTS)}")
+            raise MalformedRequestError(
+                f"unknown output '{brief_text(output.name)}'; this model gives {', '.join(OUTPUTS)}"
+            )
         if unknown := set(plain_parameters(output.parameters)) - {"binary_data"}:
             raise InvalidParameterError(
-                f"unknown parameter {min(unknown)!r} of output '{output.name}'; known is binary_data",
+                f"unknown parameter {brief(min(unknown))} of output '{output.name}'; known is binary_data",
                 param=min(unknown),
             )
     has_logprobs = any(one.sampling.logprobs is not None for one in parameters)

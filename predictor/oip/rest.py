@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from predictor.bodies import read_bytes
+from predictor.bodies import decode, read_bytes, single_header
 from predictor.disconnect import ClientDisconnectedError, WatchedStreamingResponse, run_until_disconnect
 from predictor.oip.codec_json import HEADER_LENGTH, decode_request, encode_response
 from predictor.oip.errors import (
@@ -115,7 +115,7 @@ class _Routes:
     async def infer(self, request: Request) -> Response:
         version = self._check_model(request)
         body = await read_bytes(request, self._service.max_body_size)
-        decoded = decode_request(body, request.headers.get(HEADER_LENGTH), self._service.model_name, version)
+        decoded = decode_request(body, single_header(request, HEADER_LENGTH), self._service.model_name, version)
         response = await run_until_disconnect(request, call_model(self._model, decoded, request.headers))
         content, json_length = encode_response(response, decoded)
         if json_length is None:
@@ -143,7 +143,7 @@ class _Routes:
 
     async def _start_generate(self, request: Request) -> tuple[GenerateRequest, GenerationStream]:
         self._check_model(request)
-        decoded = decode_generate(await read_bytes(request, self._service.max_body_size))
+        decoded = await decode(await read_bytes(request, self._service.max_body_size), decode_generate)
         return decoded, await start(self._service, decoded)
 
     async def repository_index(self, _request: Request) -> Response:

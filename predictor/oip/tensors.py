@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.brief import brief
 from predictor.oip.errors import MalformedRequestError
 
 MAX_RANK = 16
@@ -70,7 +71,7 @@ def check_datatype(name: str, datatype: object) -> Datatype:
     known = DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if known is None:
         raise MalformedRequestError(
-            f"tensor '{name}' has the unknown datatype {datatype!r}; known are {', '.join(DATATYPES)}"
+            f"tensor '{name}' has the unknown datatype {brief(datatype)}; known are {', '.join(DATATYPES)}"
         )
     return known
 
@@ -84,7 +85,7 @@ def check_shape(name: str, shape: object) -> tuple[int, ...]:
     for dimension in shape:
         if isinstance(dimension, bool) or not isinstance(dimension, int) or not 0 <= dimension <= MAX_DIMENSION:
             raise MalformedRequestError(
-                f"tensor '{name}' has a dimension {dimension!r} in its shape; "
+                f"tensor '{name}' has a dimension {brief(dimension)} in its shape; "
                 f"dimensions are whole numbers from 0 to {MAX_DIMENSION}"
             )
     return tuple(shape)
@@ -174,9 +175,7 @@ def _split_elements(name: str, raw: bytes) -> Iterable[bytes]:
 
 def _expect(name: str, datatype: Datatype, value: Any, holds: bool) -> Any:
     if not holds:
-        text = repr(value)
-        shown = text if len(text) <= 60 else f"{text[:57]}..."
-        raise MalformedRequestError(f"tensor '{name}' of datatype {datatype.name} cannot hold {shown}")
+        raise MalformedRequestError(f"tensor '{name}' of datatype {datatype.name} cannot hold {brief(value)}")
     return value
 
 

@@ -8,8 +8,9 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import Request
 
+from engine.brief import brief_text
 from engine.errors import InvalidParameterError, RequestError
-from predictor.bodies import read_bytes
+from predictor.bodies import decode, read_bytes
 from predictor.json_text import check_depth, check_keys
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL
 
 async def read_request(http: Request, kind: type[T], limit: int) -> T:
     """The body as `kind`. Raises as `bodies.read_bytes`, or `RequestError` that names the field at fault."""
-    return decode_request(await read_bytes(http, limit), kind)
+    return await decode(await read_bytes(http, limit), lambda body: decode_request(body, kind))
 
 
 def decode_request(body: bytes, kind: type[T]) -> T:
@@ -41,12 +42,13 @@ def decode_request(body: bytes, kind: type[T]) -> T:
 def _named(message: str) -> RequestError:
     match = PATH_MARK.match(message)
     what, path = (match["what"], match["path"]) if match else (message, None)
+    path = path and brief_text(path)
     prefix = f"{path}." if path else ""
     if missing := MISSING.fullmatch(what):
         param = prefix + missing["name"]
         return InvalidParameterError(f"`{param}` is required", param=param, code="missing_required_parameter")
     if unknown := UNKNOWN.fullmatch(what):
-        param = prefix + unknown["name"]
+        param = brief_text(prefix + unknown["name"])
         return InvalidParameterError(
             f"`{param}` is not a field this server knows: remove it", param=param, code="unknown_parameter"
         )

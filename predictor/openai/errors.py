@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from engine.brief import brief_text
 from engine.errors import (
     DeadlineExceededError,
     EngineDeadError,
@@ -37,7 +38,7 @@ class ModelNotFoundError(RequestError):
     code = "model_not_found"
 
     def __init__(self, name: str, served: str) -> None:
-        super().__init__(f"The model `{name}` does not exist; this server serves `{served}`", param="model")
+        super().__init__(f"The model `{brief_text(name)}` does not exist; this server serves `{served}`", param="model")
 
 
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
@@ -63,7 +64,7 @@ def error_body(error: Exception) -> bytes:
     message, kind, param, code = str(error), "server_error", None, "internal_error"
     match error:
         case RequestError():
-            kind, param, code = "invalid_request_error", error.param, error.code
+            kind, param, code = "invalid_request_error", error.param and brief_text(error.param), error.code
         case OverloadedError():
             kind, code = "rate_limit_error", "rate_limit_exceeded"
         case UnavailableError():

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import orjson
 from msgspec import Struct
 
+from engine.brief import brief
 from engine.errors import InvalidParameterError, InvalidPromptError
 from predictor.json_text import load_json
 
@@ -104,7 +105,7 @@ def _text(message: Message, where: str) -> str | None:
         text = part.refusal if part.type == "refusal" and message.role == "assistant" else part.text
         if part.type not in ("text", "refusal") or text is None:
             raise InvalidParameterError(
-                f"{where}.content[{index}] has type {part.type!r}, and this model reads text only: send parts of "
+                f"{where}.content[{index}] has type {brief(part.type)}, and this model reads text only: send parts of "
                 'the form {"type": "text", "text": "..."}',
                 param=f"{where}.content[{index}]",
                 code="unsupported_content",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -147,6 +148,51 @@ async def test_json_within_the_arguments_of_a_tool_call(make_app: Any) -> None:
         messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [call]}]
         body = json.dumps({"messages": messages}).encode()
         await check_refused(app, "/v1/chat/completions", body)
+
+
+LONG = "k" * 100_000
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_long_names_and_values_are_not_repeated_whole(make_app: Any, surface: str) -> None:
+    app = make_app()
+    requests = [with_member(surface, f',"{LONG}":1'), with_member(surface, f',"model":"{LONG}"')]
+    if surface in GENERATING:
+        requests += [with_sampling(surface, f'"{LONG}":1'), with_sampling(surface, f'"n":[{LONG.replace("k", "1,")}1]')]
+    for path, body in requests:
+        answer = await app.client.post(path, body)
+        assert answer.status in (400, 404, 422), answer
+        assert len(json.dumps(answer.json)) < 2000
+
+
+async def test_long_names_of_tensors_are_not_repeated_whole(make_app: Any) -> None:
+    app = make_app()
+    tensors = [
+        TEXT.replace("text_input", LONG),
+        TEXT.replace("text_input", LONG).replace("BYTES", LONG),
+        TEXT.replace("text_input", LONG).replace("[1]", "[2]"),
+        TEXT.replace("}", f',"parameters":{{"{LONG}":1}}}}'),
+        SAMPLING.replace("@", f'"{{\\"{LONG}\\":1}}"') + "," + TEXT,
+    ]
+    bodies = [f'{{"inputs":[{tensor}]}}' for tensor in tensors]
+    bodies.append(f'{{"inputs":[{TEXT}],"outputs":[{{"name":"{LONG}"}}]}}')
+    bodies.append(f'{{"inputs":[{TEXT}],"model_name":"{LONG}"}}')
+    for body in bodies:
+        assert "kkk" in await check_refused(app, "/v2/models/model/infer", body.encode())
+    for path in (f"/v2/models/{LONG}/infer", f"/v1/models/{LONG}:predict", f"/{LONG}"):
+        answer = await app.client.post(path, b"{}")
+        assert answer.status == 404
+        assert len(answer.json["error"]) < 500
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+async def test_a_content_encoding_given_twice_is_400(make_app: Any, surface: str) -> None:
+    path, body = with_member(surface, "")
+    headers = [("content-encoding", "identity"), ("content-encoding", "gzip")]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(make_app().app), base_url="http://server") as client:
+        answer = await client.post(path, content=body, headers=headers)
+    assert answer.status_code == (422 if "generate" in surface else 400)
+    assert "content-encoding" in answer.text
 
 
 @pytest.mark.parametrize("surface", SURFACES)

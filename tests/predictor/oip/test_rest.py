@@ -462,3 +462,12 @@ async def test_wrong_methods_and_paths_answer_in_oips_form(server: Server) -> No
     assert (response.status_code, list(response.json())) == (405, ["error"])
     response = await server.http.get("/v2/nothing")
     assert (response.status_code, list(response.json())) == (404, ["error"])
+
+
+async def test_the_length_of_the_json_part_given_twice_is_400(server: Server) -> None:
+    body = orjson.dumps(text_request("Hi"))
+    lengths = [(HEADER, str(len(body)))]
+    assert (await server.infer(body, headers=lengths)).status_code == 200
+    response = await server.infer(body, headers=[*lengths, (HEADER, "0")])
+    assert response.status_code == 400
+    assert HEADER in response.json()["error"]
