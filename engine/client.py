@@ -8,18 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-import msgspec
-import zmq
-import zmq.asyncio
-
-from engine.codec import engine_codec, front_codec
 from engine.config import EngineConfig
 from engine.errors import (
     DeadlineExceededError,
@@ -28,22 +20,22 @@ from engine.errors import (
     PagedServeError,
     RequestAbortedError,
 )
+from engine.in_flight import InFlight, TrackedRequest
 from engine.input_processor import InputProcessor
 from engine.inputs import EncodedPrompt, GenerationRequest
+from engine.link import EngineLink
 from engine.messages import (
     AbortSequences,
     EngineFailed,
     EngineMessage,
     EngineReady,
-    FrontMessage,
     LoadProgress,
     ModelInfo,
     ResetPrefixCache,
     SequenceId,
-    Shutdown,
     StepOutputs,
 )
-from engine.metrics import EngineListener, RequestRecord
+from engine.metrics import EngineListener
 from engine.output.processor import OutputProcessor
 from engine.sampling_params import SamplingParams
 from engine.streams import MAX_STREAM_BUFFER, GenerationStream
@@ -52,44 +44,6 @@ from engine.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 Phase = Literal["loading", "ready", "dead", "stopped"]
-STOP_SECONDS = 5.0
-LAST_WORDS_SECONDS = 0.2
-
-
-class ProcessLike(Protocol):
-    """The part of `asyncio.subprocess.Process` used here."""
-
-    pid: int
-
-    @property
-    def returncode(self) -> int | None: ...
-    async def wait(self) -> int: ...
-    def kill(self) -> None: ...
-
-
-class _Tracked:
-    """A request in flight: its stream, and what the metrics need."""
-
-    __slots__ = (
-        "admitted_time",
-        "deadline_timer",
-        "finish_reasons",
-        "last_token_times",
-        "num_output_tokens",
-        "running",
-        "stream",
-        "waiting",
-    )
-
-    def __init__(self, stream: GenerationStream, sequence_ids: Sequence[SequenceId]) -> None:
-        self.stream = stream
-        self.waiting = set(sequence_ids)
-        self.running: set[SequenceId] = set()
-        self.admitted_time: float | None = None
-        self.last_token_times: dict[SequenceId, float] = {}
-        self.num_output_tokens = 0
-        self.finish_reasons: list[str] = []
-        self.deadline_timer: asyncio.TimerHandle | None = None
 
 
 class AsyncEngine:
@@ -112,19 +66,11 @@ class AsyncEngine:
         self._tokenizer: Tokenizer | None = None
         self._input_processor: InputProcessor | None = None
         self._output_processor: OutputProcessor | None = None
-        self._requests: dict[str, _Tracked] = {}
-        self._num_running = 0
-        self._num_waiting = 0
-        self._num_waiting_prompt_tokens = 0
+        self._in_flight = InFlight(listener)
         self._last_activity = time.monotonic()
         self._ready = asyncio.Event()
         self._dead = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._process: ProcessLike | None = None
-        self._socket: zmq.asyncio.Socket | None = None
-        self._outgoing = front_codec()
-        self._incoming = engine_codec()
+        self._link = EngineLink(config, self._on_message)
         self._task: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -150,7 +96,7 @@ class AsyncEngine:
 
     async def wait_idle(self) -> None:
         """Returns once no request is in flight."""
-        await self._idle.wait()
+        await self._in_flight.idle.wait()
 
     async def stop(self) -> None:
         """Ends the engine process; streams still open raise `RequestAbortedError`. Idempotent."""
@@ -160,17 +106,10 @@ class AsyncEngine:
         self.phase = "stopped"
         self._listener.on_up(False)
         self.abort_all(RequestAbortedError("the engine was stopped"))
-        if self._process is not None and self._process.returncode is None:
-            if not was_dead:
-                self._send(Shutdown())
-            try:
-                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
+        was_started = await self._link.end(ask=not was_dead)
         if self._task is not None:
             # NOTE: with its process gone the task ends by itself and cleans up; one still starting it must be told.
-            if self._process is None:
+            if not was_started:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._dead.set()
@@ -178,7 +117,7 @@ class AsyncEngine:
     @property
     def pid(self) -> int | None:
         """Process id of the engine process, once started."""
-        return None if self._process is None else self._process.pid
+        return self._link.pid
 
     def is_live(self, stall_timeout: float) -> bool:
         """Whether the process is alive and idle, loading, or has been heard of within `stall_timeout` seconds."""
@@ -186,7 +125,7 @@ class AsyncEngine:
             return True
         if self.phase != "ready":
             return False
-        return not self._requests or time.monotonic() - self._last_activity < stall_timeout
+        return not self._in_flight or time.monotonic() - self._last_activity < stall_timeout
 
     # --- the loaded model -------------------------------------------------------------------------------------------
 
@@ -209,16 +148,16 @@ class AsyncEngine:
     @property
     def num_requests(self) -> int:
         """Requests in flight."""
-        return len(self._requests)
+        return len(self._in_flight)
 
     @property
     def num_waiting(self) -> int:
         """Sequences accepted and not yet admitted to a batch."""
-        return self._num_waiting
+        return self._in_flight.num_waiting
 
     @property
     def num_waiting_prompt_tokens(self) -> int:
-        return self._num_waiting_prompt_tokens
+        return self._in_flight.num_waiting_prompt_tokens
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> EncodedPrompt:
         """See `InputProcessor.encode`. Also raises `EngineLoadingError` and `EngineDeadError`."""
@@ -243,94 +182,49 @@ class AsyncEngine:
         """Hands the request to the engine. Raises `EngineLoadingError` or `EngineDeadError`."""
         if self._output_processor is None or self.phase != "ready":
             raise self._unavailable()
-        assert request.request_id not in self._requests, "a prepared request is submitted once"
-        stream = GenerationStream(request, self._abort, self.max_stream_buffer)
-        sequences = request.sequences()
-        tracked = _Tracked(stream, [s.sequence_id for s in sequences])
+        tracked = TrackedRequest(GenerationStream(request, self._abort, self.max_stream_buffer))
         # NOTE: what may raise comes first, so that nothing is left in the books of a request that was not sent.
-        messages = [self._outgoing.encode(sequence) for sequence in sequences]
+        messages = [self._link.encode(sequence) for sequence in request.sequences()]
         self._output_processor.add(request)
-        if not self._requests:
+        if not self._in_flight:
             self._last_activity = time.monotonic()
-        self._requests[request.request_id] = tracked
-        self._idle.clear()
-        self._num_waiting += len(sequences)
-        self._num_waiting_prompt_tokens += len(sequences) * len(request.prompt_token_ids)
+        self._in_flight.add(tracked)
         for message in messages:
-            self._send_frames(message)
-        self._report_load()
+            self._link.send_encoded(message)
+        self._in_flight.report_load()
         if request.deadline is not None:
             tracked.deadline_timer = asyncio.get_running_loop().call_later(
                 max(0.0, request.deadline - time.monotonic()), self._deadline_passed, tracked
             )
-        return stream
+        return tracked.stream
 
     def abort_all(self, error: PagedServeError) -> None:
         """Ends every request in flight; their streams raise `error`."""
-        for tracked in list(self._requests.values()):
+        for tracked in self._in_flight.all():
             self._end(tracked, error)
 
     def reset_prefix_cache(self) -> None:
         """Forgets every cached prefix."""
-        self._send(ResetPrefixCache())
+        self._link.send(ResetPrefixCache())
 
     def _abort(self, stream: GenerationStream) -> None:
-        if (tracked := self._requests.get(stream.request.request_id)) is not None:
+        if (tracked := self._in_flight.get(stream.request.request_id)) is not None:
             self._end(tracked, None)
 
-    def _deadline_passed(self, tracked: _Tracked) -> None:
+    def _deadline_passed(self, tracked: TrackedRequest) -> None:
         self._end(tracked, DeadlineExceededError("the request's timeout passed before it finished"))
 
-    def _end(self, tracked: _Tracked, error: PagedServeError | None) -> None:
+    def _end(self, tracked: TrackedRequest, error: PagedServeError | None) -> None:
         """The one way a request leaves before its sequences have all finished."""
-        request = tracked.stream.request
-        if self._requests.get(request.request_id) is not tracked:
+        if not self._in_flight.holds(tracked):
             return
         assert self._output_processor is not None
-        if running := self._output_processor.abort(request.request_id):
-            self._send(AbortSequences(tuple(running)))
-        self._close(tracked, "error" if isinstance(error, EngineDeadError) else "abort")
-        self._report_load()
+        if running := self._output_processor.abort(tracked.stream.request.request_id):
+            self._link.send(AbortSequences(tuple(running)))
+        self._in_flight.close(tracked, "error" if isinstance(error, EngineDeadError) else "abort")
+        self._in_flight.report_load()
         if error is not None:
             tracked.stream.fail(error)
-
-    def _close(self, tracked: _Tracked, finish_reason: str) -> None:
-        request = tracked.stream.request
-        del self._requests[request.request_id]
-        self._num_running -= len(tracked.running)
-        tracked.running.clear()
-        if not self._requests:
-            self._idle.set()
-        for sequence_id in list(tracked.waiting):
-            self._leave_queue(tracked, sequence_id)
-        if tracked.deadline_timer is not None:
-            tracked.deadline_timer.cancel()
-        self._listener.on_finished(
-            RequestRecord(
-                finish_reason=finish_reason,
-                arrival_time=request.arrival_time,
-                admitted_time=tracked.admitted_time,
-                first_token_time=tracked.stream.first_token_time,
-                finish_time=time.monotonic(),
-                num_prompt_tokens=len(request.prompt_token_ids),
-                num_output_tokens=tracked.num_output_tokens,
-            )
-        )
-
-    def _leave_queue(self, tracked: _Tracked, sequence_id: SequenceId) -> None:
-        if sequence_id in tracked.waiting:
-            tracked.waiting.remove(sequence_id)
-            self._num_waiting -= 1
-            self._num_waiting_prompt_tokens -= len(tracked.stream.request.prompt_token_ids)
-
-    def _finish_sequence(self, tracked: _Tracked, sequence_id: SequenceId) -> None:
-        self._leave_queue(tracked, sequence_id)
-        if sequence_id in tracked.running:
-            tracked.running.remove(sequence_id)
-            self._num_running -= 1
-
-    def _report_load(self) -> None:
-        self._listener.on_load(self._num_running, self._num_waiting, self._num_waiting_prompt_tokens)
 
     def _unavailable(self) -> PagedServeError:
         if self.phase == "loading":
@@ -341,76 +235,42 @@ class AsyncEngine:
     # --- the process and its messages -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Starts the process and serves its messages until it ends."""
-        folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="pagedserve-")
-        context = zmq.asyncio.Context()
-        tasks: list[asyncio.Task[Any]] = []
+        """Loads the tokenizer beside the process, and serves until that ends."""
+        serving = asyncio.create_task(self._link.run())
         try:
-            address = f"ipc://{folder}/engine"
-            self._socket = _listen(context, address)
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "engine.process",
-                address,
-                msgspec.json.encode(self.config, enc_hook=str).decode(),
-                stdin=asyncio.subprocess.PIPE,
-                # NOTE: an own session keeps a terminal's Ctrl-C and group signals away: the front decides when it ends.
-                start_new_session=True,
-            )
-            self._process = process
-            exited = asyncio.create_task(process.wait())
-            tokenizer = asyncio.create_task(asyncio.to_thread(Tokenizer.load, self.config.model_dir))
-            receiver = asyncio.create_task(self._receive(self._socket, tokenizer))
-            tasks = [exited, tokenizer, receiver]
-            await tokenizer
-            await asyncio.wait({exited, receiver}, return_when=asyncio.FIRST_COMPLETED)
-            if exited.done():
-                # NOTE: the process may have said why before it ended; its last words are still in the socket.
-                await asyncio.wait({receiver}, timeout=LAST_WORDS_SECONDS)
-                self._died(f"the engine process ended with exit code {exited.result()}")
-            if receiver.done():
-                receiver.result()
+            self._tokenizer = await asyncio.to_thread(Tokenizer.load, self.config.model_dir)
+            self._become_ready()
+            self._died(f"the engine process ended with exit code {await serving}")
         except PagedServeError as error:
             self._died(str(error))
         except Exception as error:
             logger.exception("The engine client failed")
             self._died(f"{type(error).__name__}: {error}")
         finally:
-            if self._process is not None and self._process.returncode is None:
-                self._process.kill()
-            for task in tasks:
-                task.cancel()
-            if self._socket is not None:
-                self._socket.close(linger=0)
-            context.destroy(linger=0)
-            shutil.rmtree(folder, ignore_errors=True)
-            await asyncio.gather(*tasks, return_exceptions=True)
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
 
-    async def _receive(self, socket: zmq.asyncio.Socket, tokenizer: asyncio.Task[Tokenizer]) -> None:
-        while True:
-            message: EngineMessage = self._incoming.decode(await socket.recv_multipart())
-            self._last_activity = time.monotonic()
-            match message:
-                case StepOutputs():
-                    self._on_step(message)
-                case LoadProgress():
-                    self.progress = message
-                case EngineReady(info):
-                    self._on_ready(info, await asyncio.shield(tokenizer))
-                case EngineFailed(reason):
-                    self._died(reason)
-                    return
+    def _on_message(self, message: EngineMessage) -> None:
+        self._last_activity = time.monotonic()
+        match message:
+            case StepOutputs():
+                self._on_step(message)
+            case LoadProgress():
+                self.progress = message
+            case EngineReady(info):
+                self._info = info
+                self._become_ready()
+            case EngineFailed(reason):
+                self._died(reason)
 
-    def _on_ready(self, info: ModelInfo, tokenizer: Tokenizer) -> None:
-        if self.phase != "loading":
+    def _become_ready(self) -> None:
+        """Takes requests from now on, once the engine and the tokenizer are both there."""
+        if self.phase != "loading" or self._info is None or self._tokenizer is None:
             return
-        self._info = info
-        self._tokenizer = tokenizer
-        self._input_processor = InputProcessor(tokenizer, info)
-        self._output_processor = OutputProcessor(tokenizer)
+        self._input_processor = InputProcessor(self._tokenizer, self._info)
+        self._output_processor = OutputProcessor(self._tokenizer)
         self.phase = "ready"
-        self._listener.on_ready(info)
+        self._listener.on_ready(self._info)
         self._listener.on_up(True)
         self._ready.set()
 
@@ -424,66 +284,26 @@ class AsyncEngine:
         self.abort_all(EngineDeadError(f"the engine has stopped: {reason.splitlines()[0]}"))
         self._dead.set()
 
-    def _send(self, message: FrontMessage) -> None:
-        self._send_frames(self._outgoing.encode(message))
-
-    def _send_frames(self, frames: tuple[bytes, bytes]) -> None:
-        if self._socket is not None and not self._socket.closed:
-            # NOTE: with no high-water mark the frames are queued at once; the future is already done.
-            self._socket.send_multipart(frames)
-
     def _on_step(self, step: StepOutputs) -> None:
         now = time.monotonic()
         for admitted in step.admitted:
-            if (tracked := self._owner(admitted.sequence_id)) is not None:
-                if tracked.admitted_time is None:
-                    tracked.admitted_time = admitted.time
-                    tracked.stream.num_cached_tokens = admitted.num_cached_tokens
-                    self._listener.on_admitted(admitted.time - tracked.stream.request.arrival_time)
-                self._leave_queue(tracked, admitted.sequence_id)
-                tracked.running.add(admitted.sequence_id)
-                self._num_running += 1
+            self._in_flight.admit(admitted)
         for output in step.outputs:
-            if output.token_ids and (tracked := self._owner(output.sequence_id)) is not None:
-                self._count_tokens(tracked, output.sequence_id, len(output.token_ids), now)
+            self._in_flight.count_tokens(output, now)
         assert self._output_processor is not None
         processed = self._output_processor.process(step.outputs)
         if processed.to_abort:
-            self._send(AbortSequences(tuple(processed.to_abort)))
+            self._link.send(AbortSequences(tuple(processed.to_abort)))
         for request_id, delta in processed.deltas:
-            if (tracked := self._requests.get(request_id)) is None:
+            if (tracked := self._in_flight.get(request_id)) is None:
                 continue
             if delta.finish_reason == "error":
                 self._end(tracked, RequestAbortedError("the engine could not run this request: it exceeds its pool"))
                 continue
             tracked.stream.push(delta)
-            if self._requests.get(request_id) is not tracked:
-                continue  # its reader was too slow, and the stream has ended itself
-            if delta.finish_reason is not None:
-                tracked.finish_reasons.append(delta.finish_reason)
-                self._finish_sequence(tracked, SequenceId(f"{request_id}/{delta.index}"))
-                if tracked.stream.is_done:
-                    self._close(tracked, "length" if "length" in tracked.finish_reasons else "stop")
+            # NOTE: a stream whose reader is too slow ends itself at this point.
+            if delta.finish_reason is not None and self._in_flight.holds(tracked):
+                sequence_id = SequenceId(f"{request_id}/{delta.index}")
+                self._in_flight.finish_sequence(tracked, sequence_id, delta.finish_reason)
         self._listener.on_step(step)
-        self._report_load()
-
-    def _owner(self, sequence_id: SequenceId) -> _Tracked | None:
-        return self._requests.get(sequence_id.rpartition("/")[0])
-
-    def _count_tokens(self, tracked: _Tracked, sequence_id: SequenceId, count: int, now: float) -> None:
-        if tracked.stream.first_token_time is None:
-            tracked.stream.first_token_time = now
-            self._listener.on_first_token(now - tracked.stream.request.arrival_time)
-        last = tracked.last_token_times.get(sequence_id)
-        if last is not None:
-            self._listener.on_inter_token((now - last) / count, count)
-        tracked.last_token_times[sequence_id] = now
-        tracked.num_output_tokens += count
-
-
-def _listen(context: zmq.asyncio.Context, address: str) -> zmq.asyncio.Socket:
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.bind(address)
-    return socket
+        self._in_flight.report_load()

@@ -1,0 +1,121 @@
+"""The link from the front to the engine process: starts it, carries messages both ways, notices its end."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from engine.codec import engine_codec, front_codec
+from engine.config import EngineConfig
+from engine.messages import EngineMessage, FrontMessage, Shutdown
+
+STOP_SECONDS = 5.0
+LAST_WORDS_SECONDS = 0.2
+
+Frames = tuple[bytes, bytes]
+
+
+class EngineLink:
+    """One engine process. on_message: called on the event loop with each of its messages, in order."""
+
+    def __init__(self, config: EngineConfig, on_message: Callable[[EngineMessage], None]) -> None:
+        self._config = config
+        self._on_message = on_message
+        self._process: asyncio.subprocess.Process | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._outgoing = front_codec()
+        self._incoming = engine_codec()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine process, once started."""
+        return None if self._process is None else self._process.pid
+
+    async def run(self) -> int:
+        """Starts the process and passes on its messages until it ends; returns its exit code.
+
+        Raises what `on_message` raised. The process has ended and everything is cleaned up in every case.
+        """
+        folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="pagedserve-")
+        context = zmq.asyncio.Context()
+        tasks: list[asyncio.Task[Any]] = []
+        try:
+            address = f"ipc://{folder}/engine"
+            self._socket = _listen(context, address)
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "engine.process",
+                address,
+                msgspec.json.encode(self._config, enc_hook=str).decode(),
+                stdin=asyncio.subprocess.PIPE,
+                # NOTE: an own session keeps a terminal's Ctrl-C and group signals away: the front decides when it ends.
+                start_new_session=True,
+            )
+            exited = asyncio.create_task(self._process.wait())
+            receiver = asyncio.create_task(self._receive(self._socket))
+            tasks = [exited, receiver]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not receiver.done():
+                # NOTE: the process may have said why before it ended; its last words are still in the socket.
+                await asyncio.wait({receiver}, timeout=LAST_WORDS_SECONDS)
+            if receiver.done():
+                receiver.result()
+            return exited.result()
+        finally:
+            if self._process is not None and self._process.returncode is None:
+                self._process.kill()
+            for task in tasks:
+                task.cancel()
+            if self._socket is not None:
+                self._socket.close(linger=0)
+            context.destroy(linger=0)
+            shutil.rmtree(folder, ignore_errors=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def end(self, *, ask: bool) -> bool:
+        """Ends the process, by `Shutdown` first if `ask`, by force after a while. False when none was started."""
+        if self._process is None:
+            return False
+        if self._process.returncode is None:
+            if ask:
+                self.send(Shutdown())
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        return True
+
+    def encode(self, message: FrontMessage) -> Frames:
+        """The message for `send_encoded`. Raises where it holds what cannot travel."""
+        return self._outgoing.encode(message)
+
+    def send(self, message: FrontMessage) -> None:
+        self.send_encoded(self.encode(message))
+
+    def send_encoded(self, frames: Frames) -> None:
+        """Sends without waiting; does nothing once the process is gone."""
+        if self._socket is not None and not self._socket.closed:
+            # NOTE: with no high-water mark the frames are queued at once; the future is already done.
+            self._socket.send_multipart(frames)
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            self._on_message(self._incoming.decode(await socket.recv_multipart()))
+
+
+def _listen(context: zmq.asyncio.Context, address: str) -> zmq.asyncio.Socket:
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.bind(address)
+    return socket
