@@ -115,7 +115,8 @@ class _Routes:
     async def infer(self, request: Request) -> Response:
         version = self._check_model(request)
         body = await read_bytes(request, self._service.max_body_size)
-        decoded = decode_request(body, single_header(request, HEADER_LENGTH), self._service.model_name, version)
+        header_length, name = single_header(request, HEADER_LENGTH), self._service.model_name
+        decoded = await decode(body, lambda data: decode_request(data, header_length, name, version))
         response = await run_until_disconnect(request, call_model(self._model, decoded, request.headers))
         content, json_length = encode_response(response, decoded)
         if json_length is None:
