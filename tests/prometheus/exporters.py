@@ -1,4 +1,4 @@
-"""Stand-ins of the exporters beside the predictors: what kube-state-metrics, DCGM and the endpoint picker would say."""
+"""Stand-ins of the exporters beside the predictors: what kube-state-metrics, KEDA, DCGM and the endpoint picker say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ def healthy_page(pods: Sequence[str]) -> str:
         f"kube_horizontalpodautoscaler_status_desired_replicas{{{hpa}}} {len(pods)}",
         f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingActive",status="true"}} 1',
         f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingActive",status="false"}} 0',
+        f'keda_scaled_object_errors_total{{namespace="{NAMESPACE}",scaledObject="{SERVICE}"}} 0',
     ]
+    for deployment, replicas in ((f"{SERVICE}-predictor", len(pods)), (f"{SERVICE}-epp", 2)):
+        labels = f'namespace="{NAMESPACE}",deployment="{deployment}"'
+        lines += [
+            f"kube_deployment_spec_replicas{{{labels}}} {replicas}",
+            f"kube_deployment_status_replicas_available{{{labels}}} {replicas}",
+            f"kube_deployment_status_replicas_unavailable{{{labels}}} 0",
+        ]
     for index in (0, 1):  # two replicas of the picker
         picker = (
             f'namespace="{NAMESPACE}",pod="llm-epp-{index}",inference_pool="{SERVICE}",fairness_id="a",priority="0"'
@@ -35,9 +43,12 @@ def healthy_page(pods: Sequence[str]) -> str:
             f"kube_pod_container_info{{{container},{image}}} 1",
             f"kube_pod_container_status_running{{{container}}} 1",
             f"kube_pod_container_status_restarts_total{{{container}}} 0",
+            f'kube_pod_init_container_status_restarts_total{{namespace="{NAMESPACE}",pod="{pod}",container="init"}} 0',
         ]
         for gpu in (0, 1):
-            lines.append(f'DCGM_FI_DEV_GPU_UTIL{{namespace="{NAMESPACE}",pod="{pod}",gpu="{gpu}"}} 50')
+            # NOTE: as scraped with honorLabels: false, where namespace and pod are the exporter's own.
+            workload = f'exported_namespace="{NAMESPACE}",exported_pod="{pod}",namespace="gpu",pod="dcgm-exporter-a"'
+            lines.append(f'DCGM_FI_DEV_GPU_UTIL{{{workload},gpu="{gpu}"}} 50')
     return "\n".join(lines) + "\n"
 
 

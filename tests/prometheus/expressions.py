@@ -22,6 +22,7 @@ NAMESPACE, SERVICE = "default", "llm"
 EXTERNAL = {
     r"kube_.*": "kube-state-metrics: objects of the cluster, which no predictor can know",
     r"DCGM_FI_.*": "NVIDIA's DCGM exporter: utilisation of the GPUs",
+    r"keda_.*": "KEDA's operator: triggers that it could not evaluate",
     r"inference_extension_.*": "the endpoint picker of the Gateway API Inference Extension: requests that wait in it",
     r"container_.*": "the kubelet's cAdvisor: memory and CPU of containers",
     r"up|scrape_.*": "Prometheus itself: whether a scrape succeeded, and how long it took",
@@ -119,11 +120,13 @@ def _adapter(document: Document, where: str) -> list[Expression]:
             continue
         config = yaml.safe_load(text)
         assert config.keys() <= {"rules", "externalRules"}, f"not translated here yet: {config.keys()}"
-        for kind, label, promise in (("externalRules", "inferenceservice", "one"), ("rules", "pod", "one a pod")):
-            value = f'inferenceservice="{SERVICE}"' if label == "inferenceservice" else 'pod=~".+"'
+        for kind, promise in (("externalRules", "one"), ("rules", "one a pod")):
             for rule in config.get(kind, []):
-                query = rule["metricsQuery"].replace("<<.LabelMatchers>>", f'namespace="{NAMESPACE}",{value}')
-                query = query.replace("<<.GroupBy>>", label)
+                labels = {of["resource"]: label for label, of in rule["resources"]["overrides"].items()}
+                value = f'{labels["pod"]}=~".+"' if "pod" in labels else f'inferenceservice="{SERVICE}"'
+                matchers = f'{labels["namespace"]}="{NAMESPACE}",{value}'
+                query = rule["metricsQuery"].replace("<<.LabelMatchers>>", matchers)
+                query = query.replace("<<.GroupBy>>", labels.get("pod", "inferenceservice"))
                 assert "<<" not in query, f"not translated here yet: {query}"
                 made.append(Expression(f"{where} {rule['name']['as']}", "adapter", query, promise))
                 series = f"{where} {rule['name']['as']} seriesQuery"

@@ -17,6 +17,7 @@ from tests.prometheus.server import promtool, tool
 FOLDER = Path(__file__).parent / "rules"
 REPOSITORY = Path(__file__).parents[2]
 ALERTS = sorted(file.stem for file in FOLDER.glob("*.yaml"))
+RUNBOOKS = "https://runbooks.example.com/"
 SEVERITIES = {"critical", "warning", "info"}
 
 
@@ -83,9 +84,9 @@ def test_alerts_say_what_to_do() -> None:
         assert rule["labels"].keys() == {"severity"}
         assert rule["labels"]["severity"] in SEVERITIES
         annotations = rule["annotations"]
-        assert annotations.keys() == {"summary", "description", "runbook"}
-        assert annotations["runbook"] == f"docs/runbooks/{rule['alert']}.md"
-        assert (REPOSITORY / annotations["runbook"]).is_file()
+        assert annotations.keys() == {"summary", "description", "runbook_url"}
+        assert annotations["runbook_url"] == f"{RUNBOOKS}{rule['alert']}.md"
+        assert (REPOSITORY / "docs/runbooks" / annotations["runbook_url"].removeprefix(RUNBOOKS)).is_file()
         assert len(annotations["description"]) > 100
 
 
@@ -151,3 +152,13 @@ def test_the_rules_of_a_prometheus_without_operator(tmp_path: Path) -> None:
     built = [g for d in of_kind(build("manifests/monitoring/base"), "PrometheusRule") for g in d["spec"]["groups"]]
     key = lambda group: group["name"]  # noqa: E731
     assert sorted(groups, key=key) == sorted(built, key=key)
+
+
+def test_the_documented_command_sets_the_base_of_every_runbook() -> None:
+    (script,) = re.findall(r"sed '(s#.*#)'", (REPOSITORY / "docs/monitoring.md").read_text())
+    _, _, base, _ = script.split("#")
+    file = REPOSITORY / "manifests/monitoring/base/alerts.yaml"
+    command = ["sed", script, str(file)]
+    changed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    rules = [rule for group in yaml.safe_load(changed)["spec"]["groups"] for rule in group["rules"]]
+    assert {rule["annotations"]["runbook_url"] for rule in rules} == {f"{base}{name}.md" for name in ALERTS}
