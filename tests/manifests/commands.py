@@ -21,6 +21,7 @@ VERBS = frozenset(
         "events",
         "exec",
         "get",
+        "kustomize",
         "label",
         "logs",
         "patch",
@@ -52,8 +53,8 @@ RESOURCES = frozenset(
     }
     | {"rs", "scaledobject", "secret", "service", "svc", "triggerauthentication"}
 )
-WITHOUT_RESOURCE = frozenset({"logs", "exec", "events", "cordon", "drain"})
-"""Verbs that take the name of a pod or a node, or none."""
+WITHOUT_RESOURCE = frozenset({"logs", "exec", "events", "cordon", "drain", "kustomize"})
+"""Verbs that take the name of a pod, a node or a folder, or none."""
 
 
 def commands(text: str) -> list[str]:
@@ -77,7 +78,7 @@ def check(command: str) -> None:
         assert words[0] in VERBS, command
         for flag, value in pairwise(words):
             # NOTE: a path in capitals or angle brackets is the reader's to fill in.
-            if flag in {"-k", "--kustomize"} and re.fullmatch(r"[a-z0-9/_.-]+", value):
+            if flag in {"-k", "--kustomize", "kustomize"} and re.fullmatch(r"[a-z0-9/_.-]+", value):
                 for document in build(value):
                     validate(document)
             if flag == "--patch-file":
