@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +126,9 @@ def test_the_runtime_serves_as_the_base_does() -> None:
     assert container["args"] == [word.replace("=llm", "={{.Name}}") for word in base["args"]]
     assert runtime["spec"]["volumes"] == one(build(BASE), "InferenceService")["spec"]["predictor"]["volumes"]
     predictor = one(documents, "InferenceService")["spec"]["predictor"]
+    pod = one(build(BASE), "InferenceService")["spec"]["predictor"]
+    for field in ("timeout", "terminationGracePeriodSeconds", "securityContext", "topologySpreadConstraints"):
+        assert predictor[field] == pod[field], field
     formats = {f["name"]: f for f in runtime["spec"]["supportedModelFormats"]}
     assert formats[predictor["model"]["modelFormat"]["name"]]["autoSelect"] is True
     assert predictor["model"]["protocolVersion"] in runtime["spec"]["protocolVersions"]
@@ -140,6 +145,21 @@ def test_credentials_reach_the_download_and_not_the_server() -> None:
         assert not of_kind(documents, "Secret"), "a Secret in a manifest would overwrite the real one at each apply"
 
 
+def test_the_pods_wait_for_the_model_and_end_when_told(tmp_path: Path) -> None:
+    (waiting,) = one(overlay("plain"), "Deployment")["spec"]["template"]["spec"]["initContainers"]
+    (other,) = one(overlay("pvc"), "InferenceService")["spec"]["predictor"]["initContainers"]
+    assert other == waiting
+    script = waiting["command"][2].replace("/mnt/models", str(tmp_path)).replace("sleep 5", "sleep 0.1")
+    with subprocess.Popen([*waiting["command"][:2], script]) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.terminate()
+        assert process.wait(10) == 1
+    with subprocess.Popen([*waiting["command"][:2], script]) as process:
+        (tmp_path / "qwen2.5-1.5b-instruct.complete").touch()
+        assert process.wait(10) == 0
+
+
 def test_claims_are_filled_where_the_server_looks() -> None:
     for name in ("pvc", "plain"):
         documents = overlay(name)
@@ -148,9 +168,17 @@ def test_claims_are_filled_where_the_server_looks() -> None:
         assert {v["persistentVolumeClaim"]["claimName"] for v in job["volumes"] if "persistentVolumeClaim" in v} == {
             claim
         }
-        folder = job["containers"][0]["args"][1]
+        folder = job["initContainers"][0]["args"][1]
         server = next(d for d in documents if d["kind"] in {"InferenceService", "Deployment"})["spec"]
         pod = server["predictor"] if "predictor" in server else server["template"]["spec"]
         assert f"--model_dir={folder}" in pod["containers"][0]["args"]
+        # What is written last is what the pods wait for, and it is no part of the model.
+        assert job["containers"][0]["command"] == ["touch", f"{folder}.complete"]
+        (waiting,) = pod["initContainers"]
+        assert f"until [ -e {folder}.complete ]" in waiting["command"][2]
+        volumes = {v["name"]: v.get("persistentVolumeClaim", {}).get("claimName") for v in pod["volumes"]}
+        assert {volumes[m["name"]]: m["mountPath"] for m in waiting["volumeMounts"]} == {claim: "/mnt/models"}
+        # Without the finished job an apply would fill the folder of running pods again.
+        assert "ttlSecondsAfterFinished" not in one(documents, "Job")["spec"]
         if "storageUris" in pod:
             assert pod["storageUris"] == [{"uri": f"pvc://{claim}", "mountPath": "/mnt/models"}]
