@@ -74,3 +74,35 @@ def test_pool_picker_and_route_belong_together() -> None:
     (rule,) = one(documents, "HTTPRoute")["spec"]["rules"]
     assert rule["backendRefs"][0]["name"] == pool["metadata"]["name"]
     assert rule["backendRefs"][0]["port"] == base[0]["targetPort"]
+
+
+def test_the_picker_speaks_tls_and_its_service_does_not_deny_it() -> None:
+    documents = build(POOL)
+    arguments = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--secure-serving=true" in arguments
+    (port,) = one(documents, "Service")["spec"]["ports"]
+    assert port["appProtocol"] == "http2"
+
+
+def test_the_picker_may_read_what_it_watches() -> None:
+    documents = build(POOL)
+    role = one(documents, "Role")
+    granted = {
+        (group, resource): set(rule["verbs"])
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    look = {"get", "list", "watch"}
+    assert granted == {
+        ("", "pods"): look,
+        ("inference.networking.k8s.io", "inferencepools"): look,
+        ("inference.networking.x-k8s.io", "inferenceobjectives"): look,
+        ("inference.networking.x-k8s.io", "inferencemodelrewrites"): look,
+    }
+    binding = one(documents, "RoleBinding")
+    assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("Role", role["metadata"]["name"])
+    account = one(documents, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
+    (subject,) = binding["subjects"]
+    assert (subject["kind"], subject["name"]) == ("ServiceAccount", account)
+    assert account == one(documents, "ServiceAccount")["metadata"]["name"]

@@ -66,6 +66,29 @@ def test_sections_and_keys_are_fluent_bits() -> None:
     assert [f["name"] for f in config["pipeline"]["filters"]] == ["multiline", "kubernetes", "parser"]
 
 
+def test_lines_are_joined_and_elasticsearch_is_who_it_says() -> None:
+    pipeline = configuration()["pipeline"]
+    (tail,) = pipeline["inputs"]
+    assert tail["multiline.parser"] == "cri", (
+        "the kubelet's own format, without which every line has its time before it"
+    )
+    joining = next(f for f in pipeline["filters"] if f["name"] == "multiline")
+    assert (joining["multiline.key_content"], joining["multiline.parser"]) == ("log", "python")
+    (output,) = pipeline["outputs"]
+    # NOTE: YAML 1.1 reads `on` as true, as it does of the others.
+    assert (output["tls"], output["tls.verify"]) == (True, True)
+
+
+def test_it_may_read_what_its_filter_asks_for() -> None:
+    documents = build(LOGGING)
+    (rule,) = one(documents, "ClusterRole")["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["namespaces", "pods"], "verbs": ["get", "list", "watch"]}
+    binding = one(documents, "ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == one(documents, "ClusterRole")["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert (subject["name"], subject["namespace"]) == (daemon()["serviceAccountName"], "logging")
+
+
 def test_every_path_is_a_volume_and_every_variable_is_set() -> None:
     pod = daemon()
     container = pod["containers"][0]
