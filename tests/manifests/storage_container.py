@@ -26,6 +26,8 @@ DEFAULT: Document = {
             },
         },
         "supportedUriFormats": [{"prefix": "hf://"}, {"prefix": "s3://"}],
+        "supportsMultiModelDownload": True,
+        "workloadType": "initContainer",
     },
 }
 """As KServe's kustomizations install it, with the addresses that our overlays use."""
