@@ -68,9 +68,14 @@ async def read_bytes(request: Request, limit: int) -> bytes:
 
 async def decode(body: bytes, work: Callable[[bytes], T]) -> T:
     """`work(body)`, on a thread of its own where the body is long enough to hold up the event loop."""
-    if len(body) <= MAX_INLINE_BODY:
-        return work(body)
-    return await asyncio.get_running_loop().run_in_executor(_DECODERS, work, body)
+    return await run_sized(len(body), lambda: work(body))
+
+
+async def run_sized(size: int, work: Callable[[], T]) -> T:
+    """`work()`, on the decoders' threads where what it reads, in bytes or elements, is over `MAX_INLINE_BODY`."""
+    if size <= MAX_INLINE_BODY:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_DECODERS, work)
 
 
 async def read_json(request: Request, limit: int) -> Any:

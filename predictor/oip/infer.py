@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from predictor.bodies import run_sized
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.infer_types import InferRequest, InferResponse
 from predictor.oip.metadata import MODEL_VERSION
@@ -43,7 +45,7 @@ async def infer(service: GenerationService, request: InferRequest) -> InferRespo
     Raises `RequestError` for what this model does not take, and the errors of `GenerationService.submit_many` and of
     its streams.
     """
-    plan = read_plan(request)
+    plan = await run_sized(sum(math.prod(item.shape) for item in request.inputs), lambda: read_plan(request))
     if plan.stream:
         raise MalformedRequestError("input 'stream' may be true only with ModelStreamInfer")
     streams = await submit(service, plan, request.id)

@@ -74,6 +74,8 @@ def _read_tensors(request: InferRequest) -> dict[str, Tensor]:
             raise MalformedRequestError(
                 f"unknown input '{brief_text(item.name)}'; this model takes {', '.join(INPUTS)}"
             )
+        if item.name == "text_input" and len(item.shape) == 1:
+            _check_count(item.shape[0])  # before the elements are looked at, which takes long where they are many
         tensor = tensor_from(item)
         if tensor.datatype not in spec.datatypes:
             raise MalformedRequestError(
