@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoscaling.keda_rules import RESOURCE_TRIGGERS
-from autoscaling.keda_spec import is_whole_number
+from autoscaling.keda_spec import DEFAULT_MAX_REPLICAS, is_whole_number
 from autoscaling.promql import Selector, one_sample_problem, outer_aggregations, selectors
 
 Document = Mapping[str, Any]
@@ -23,11 +23,7 @@ POD_COUNT = "kube_deployment_status_replicas"
 
 def signal_problems(document: Document) -> list[str]:
     """Faults of a ScaledObject whose metadata `keda_rules` accepts."""
-    return [
-        problem
-        for rule in (_one_sample, _totals, _selection, _loss_is_not_idle, _holds, _whole_targets, _wakes, _idle_at_zero)
-        for problem in rule(document)
-    ]
+    return [problem for rule in _RULES for problem in rule(document)]
 
 
 def prometheus_triggers(document: Document) -> list[Document]:
@@ -107,6 +103,27 @@ def _idle_at_zero(document: Document) -> Iterator[str]:
         told_apart = any((s.metric or "").startswith(POD_COUNT) for s in _selectors(trigger))
         if strict and not told_apart and not _is_there_without_pods(trigger):
             yield f"{_title(trigger)}: ignoreNullValues is false, and without pods every look at it is an error"
+
+
+def _headroom(document: Document) -> Iterator[str]:
+    """A schedule at the maximum leaves the signals nothing to add, and the alert on the maximum is on all day."""
+    maximum = document["spec"].get("maxReplicaCount", DEFAULT_MAX_REPLICAS)
+    for trigger in _triggers(document):
+        if trigger["type"] == "cron" and int(trigger["metadata"]["desiredReplicas"]) >= maximum:
+            yield f"{_title(trigger)}: desiredReplicas reaches maxReplicaCount {maximum}"
+
+
+_RULES = (
+    _one_sample,
+    _totals,
+    _selection,
+    _loss_is_not_idle,
+    _holds,
+    _whole_targets,
+    _wakes,
+    _idle_at_zero,
+    _headroom,
+)
 
 
 def _is_there_without_pods(trigger: Document) -> bool:

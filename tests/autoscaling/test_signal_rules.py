@@ -19,6 +19,7 @@ GATEWAY = trigger(
     threshold="10",
     ignoreNullValues="true",
 )
+LESSONS = trigger("cron", "lessons", timezone="Asia/Shanghai", start="0 8 * * *", end="0 16 * * *", desiredReplicas="8")
 ZERO = [("minReplicaCount", 0), (f"{META}.ignoreNullValues", "true")]
 COUNTED = f"{QUERY} or sum(kube_deployment_status_replicas_ready{{namespace='default',deployment='d'}}) == 0"
 
@@ -48,6 +49,9 @@ COUNTED = f"{QUERY} or sum(kube_deployment_status_replicas_ready{{namespace='def
         # K1: a fallback that engages
         ([(f"{META}.threshold", "0.8")], "no whole number"),
         ([(f"{META}.threshold", "0.8"), ("fallback", None)], "no fallback"),
+        # a schedule below the maximum
+        ([("maxReplicaCount", 8), ("triggers.-", LESSONS)], "desiredReplicas reaches maxReplicaCount 8"),
+        ([("maxReplicaCount", 9), ("triggers.-", LESSONS)], None),
         # K3: waking from zero
         (ZERO, "nothing would ever wake them"),
         ([*ZERO, ("minReplicaCount", None)], "nothing would ever wake them"),  # the default is 0
