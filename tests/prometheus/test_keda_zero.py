@@ -16,6 +16,8 @@ WAITING = 'pagedserve_requests_waiting{namespace="default",inferenceservice="llm
 USAGE = 'pagedserve_kv_cache_usage_ratio{namespace="default",inferenceservice="llm",pod="%s"}'
 READY = 'kube_deployment_status_replicas_ready{namespace="default",deployment="llm-predictor"}'
 ELSEWHERE = 'kube_deployment_status_replicas_ready{namespace="other",deployment="llm-predictor"}'
+PICKED = 'up{namespace="default",pool="llm",pod="llm-epp-0"}'
+QUEUE = 'inference_extension_flow_control_queue_size{namespace="default",inference_pool="llm",fairness_id="%s"}'
 
 
 def pod(name: str, values: str) -> dict[str, str]:
@@ -53,11 +55,37 @@ def test_K1_K3_no_pods_are_idle_and_lost_targets_are_not(
         }
         for name, value in (("requests", requests), ("kv_usage", kv_usage))
     ]
+    evaluate(series, checks, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("series", "queue"),
+    [
+        ({PICKED: "1x10"}, 0),  # scraped, and nothing has waited yet
+        ({PICKED: "1x10", QUEUE % "a": "0x10"}, 0),
+        ({PICKED: "1x10", QUEUE % "a": "1x10", QUEUE % "b": "2x10"}, 3),
+        ({PICKED: "0x10"}, None),  # the scrape is refused
+        ({}, None),  # no scrape at all
+        ({PICKED.replace("default", "other"): "1x10"}, None),
+    ],
+)
+def test_K3_a_picker_out_of_sight_is_not_idle(series: dict[str, str], queue: float | None, tmp_path: Path) -> None:
+    (query,) = [
+        trigger["metadata"]["query"]
+        for trigger in scaled_object(f"{OVERLAY}scale-to-zero-gateway")["spec"]["triggers"]
+        if trigger["name"] == "gateway_queue"
+    ]
+    samples = [] if queue is None else [{"labels": "{}", "value": queue}]
+    evaluate(series, [{"expr": query, "eval_time": "150s", "exp_samples": samples}], tmp_path)
+
+
+def evaluate(series: dict[str, str], checks: list[dict[str, Any]], folder: Path) -> None:
+    """Holds the series' values, one in 15 s, against the checks of promtool's `promql_expr_test`."""
     test = {
         "interval": "15s",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": checks,
     }
-    file = tmp_path / "test.yaml"
+    file = folder / "test.yaml"
     file.write_text(yaml.safe_dump({"evaluation_interval": "15s", "tests": [test]}))
     promtool("test", "rules", str(file))
