@@ -12,13 +12,16 @@ import yaml
 from autoscaling.adapter import adapter_query, metric_name
 from autoscaling.hpa_rules import hpa_problems
 from autoscaling.keda_rules import keda_problems
+from autoscaling.kserve_rules import service_ports
 from autoscaling.promql import Series, selectors, series
 from autoscaling.signal_rules import signal_problems
 from tests.manifests.keda import BASE, HPAS, OVERLAY, SCALED_OBJECTS, scaled_object, spec
 from tests.manifests.kustomize import REPOSITORY, build, of_kind, one
+from tests.manifests.overlays import OVERLAYS
 from tests.manifests.schemas import CRDS
 
 ISVC = "manifests/kserve/base"
+FLOW_CONTROL = "manifests/kserve/overlays/inferencepool-flow-control"
 THRESHOLDS = {"requests": 48.0, "kv_usage": 80.0}
 
 
@@ -34,11 +37,22 @@ def adapter_rules(kind: str) -> dict[str, dict[str, Any]]:
     return {metric_name(rule): rule for rule in yaml.safe_load(config)[kind]}
 
 
+def picker_config(path: str) -> dict[str, Any]:
+    """The endpoint picker's configuration."""
+    loaded = yaml.safe_load(one(build(path), "ConfigMap")["data"]["epp.yaml"])
+    assert isinstance(loaded, dict)
+    return loaded
+
+
 def drain_seconds() -> int:
     """What the InferenceService gives to the streams of a pod that leaves."""
     (container,) = one(build(ISVC), "InferenceService")["spec"]["predictor"]["containers"]
     (flag,) = [argument for argument in container["args"] if argument.startswith("--drain_timeout=")]
     return int(flag.partition("=")[2])
+
+
+SHARED_HOSTS = {"llm.example.com": {"llm-interceptor", "llm-models"}}
+"""Hosts that two routes claim, of which docs/autoscaling.md says so: one of the two, or another host for one."""
 
 
 def test_every_variant_is_found() -> None:
@@ -118,9 +132,15 @@ def test_the_adapters_rules_give_one_sample_a_metric_or_a_pod() -> None:
     for rule in adapter_rules("externalRules").values():
         assert series(adapter_query(rule, {"namespace": "a"})) is Series.ONE
     (metric,) = one(build(f"{OVERLAY}hpa-dcgm"), "HorizontalPodAutoscaler")["spec"]["metrics"]
-    query = adapter_query(adapter_rules("rules")[metric["pods"]["metric"]["name"]], {"namespace": "a", "pod": "b"})
-    assert query.startswith("avg by (pod)")
-    assert [selector.matchers for selector in selectors(query)] == [{"namespace": "a", "pod": "b"}]
+    rule = adapter_rules("rules")[metric["pods"]["metric"]["name"]]
+    # Scraped with honorLabels: false, as dcgm-exporter's chart does, `pod` is the exporter's own.
+    labels = {of["resource"]: label for label, of in rule["resources"]["overrides"].items()}
+    assert labels == {"namespace": "exported_namespace", "pod": "exported_pod"}
+    query = adapter_query(rule, {labels["namespace"]: "a", labels["pod"]: "b"}, group_by=labels["pod"])
+    assert query.startswith("avg by (exported_pod)")
+    assert [selector.matchers for selector in selectors(query)] == [{"exported_namespace": "a", "exported_pod": "b"}]
+    for label in labels.values():
+        assert f'{label}!=""' in rule["seriesQuery"]
 
 
 @pytest.mark.parametrize("path", SCALED_OBJECTS)
@@ -164,8 +184,67 @@ def test_requests_pass_the_interceptor_and_reach_the_predictor() -> None:
     assert (
         interceptor["target"]["service"] == scaled_object(f"{OVERLAY}scale-to-zero")["spec"]["scaleTargetRef"]["name"]
     )
+    # The ports: the interceptor's proxy, its external scaler, and the Service that KServe makes (its REST port).
+    assert {b["port"] for rule in route["rules"] for b in rule["backendRefs"]} == {8080}
+    triggers = {t["name"]: t["metadata"] for t in scaled_object(f"{OVERLAY}scale-to-zero")["spec"]["triggers"]}
+    assert triggers["in_flight"]["scalerAddress"] == "keda-add-ons-http-external-scaler.keda:9090"
+    rest = service_ports(one(build(ISVC), "InferenceService"))[0]
+    assert interceptor["target"]["port"] == rest["port"]
+    # Held as long as the picker of the other overlay holds them: several loads.
+    assert interceptor["timeouts"]["readiness"] == picker_config(FLOW_CONTROL)["flowControl"]["defaultRequestTTL"]
+    assert int(interceptor["timeouts"]["readiness"].removesuffix("s")) >= 3 * 180
     # Nothing on the way cuts a stream.
     assert interceptor["timeouts"]["request"] == route["rules"][0]["timeouts"]["request"] == "0s"
+
+
+def test_the_gateway_overlay_is_woken_by_the_picker_of_the_bundle() -> None:
+    documents = [*build(f"{OVERLAY}scale-to-zero-gateway"), *build(FLOW_CONTROL)]
+    picker, pool = one(documents, "Deployment"), one(documents, "InferencePool")
+    (container,) = picker["spec"]["template"]["spec"]["containers"]
+    config = picker_config(FLOW_CONTROL)
+    # The picker holds what comes at 0, for several loads.
+    assert config.pop("featureGates") == ["flowControl"]
+    ttl = config.pop("flowControl")["defaultRequestTTL"]
+    assert int(ttl.removesuffix("s")) >= 3 * 180
+    # It lets Prometheus read how much that is, and Prometheus finds it.
+    assert "--metrics-endpoint-auth=false" in container["args"]
+    monitor = one(documents, "PodMonitor")["spec"]
+    labels = picker["spec"]["template"]["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    (relabeling,) = endpoint["relabelings"]
+    assert relabeling["sourceLabels"] == ["__meta_kubernetes_pod_label_app_kubernetes_io_name"]
+    found = re.fullmatch(relabeling["regex"], labels["app.kubernetes.io/name"])
+    assert found is not None
+    # The query asks for the series as the picker names them, and for its scrape as the monitor labels it.
+    (trigger,) = [t for t in one(documents, "ScaledObject")["spec"]["triggers"] if t["name"] == "gateway_queue"]
+    queue, scrape = selectors(trigger["metadata"]["query"])
+    assert (queue.metric, scrape.metric) == ("inference_extension_flow_control_queue_size", "up")
+    assert queue.matchers == {"namespace": "default", "inference_pool": pool["metadata"]["name"]}
+    assert scrape.matchers == {"namespace": "default", relabeling["targetLabel"]: found[1]}
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+    # All the rest is the picker without flow control.
+    assert config == picker_config("manifests/kserve/overlays/inferencepool")
+
+
+@pytest.mark.parametrize("path", SCALED_OBJECTS)
+def test_prometheus_is_where_it_is_in_the_bundle(path: str) -> None:
+    tls = {t["metadata"].get("authModes") for t in scaled_object(path)["spec"]["triggers"]} & {"bearer", "tls"}
+    address = "https://prometheus.monitoring.svc:9091" if tls else "http://prometheus-operated.monitoring.svc:9090"
+    triggers = [t for t in scaled_object(path)["spec"]["triggers"] if t["type"] == "prometheus"]
+    assert {t["metadata"]["serverAddress"] for t in triggers} == {address}
+
+
+def test_no_two_routes_claim_a_host() -> None:
+    claims: dict[str, set[str]] = {}
+    for path in OVERLAYS:
+        for document in build(path):
+            for host in document["spec"].get("hostnames", []) if document["kind"] in {"HTTPRoute", "GRPCRoute"} else []:
+                claims.setdefault(host, set()).add(document["metadata"]["name"])
+    assert {host: names for host, names in claims.items() if len(names) > 1} == SHARED_HOSTS
+    guide = (REPOSITORY / "docs" / "autoscaling.md").read_text()
+    assert all(f"`{host}`" in guide for host in SHARED_HOSTS)
 
 
 def test_the_guide_names_every_overlay_and_the_numbers_in_force() -> None:
