@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.outputs import CompletionOutput, SequenceDelta
+from predictor.bodies import run_sized
 from predictor.disconnect import run_until_disconnect
 from predictor.openai.chunks import DONE, CompletionChunks
 from predictor.openai.collect import collect_all
@@ -35,7 +36,7 @@ async def create_completion(service: GenerationService, http: Request) -> Respon
     refuse_unsupported(request)
     check_stream_options(request)
     params = completion_params(request)
-    prompts = split_prompts(request.prompt)
+    prompts = await run_sized(len(request.prompt), lambda: split_prompts(request.prompt))
     echoes = [prompt_text(service, prompt) for prompt in prompts] if request.echo else None
     inputs = await service.encode(prompts, add_special_tokens=request.add_special_tokens is not False)
     n = 1 if request.n is None else request.n
