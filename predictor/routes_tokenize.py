@@ -15,9 +15,11 @@ from engine.errors import InvalidPromptError, RequestError
 from predictor.bodies import read_body
 from predictor.http_errors import NotServedError
 from predictor.openai.chat import check_template_variables
+from predictor.openai.messages import MAX_MESSAGES
 from predictor.service import GenerationService
 
-MAX_CHARACTERS = 16 * 1024 * 1024
+MAX_CHARACTERS = 2 * 1024 * 1024
+"""Of a text, or of a chat as its template renders it: seconds of tokenising."""
 MAX_TOKENS = 4 * 1024 * 1024
 
 
@@ -28,7 +30,7 @@ class TokenizeBody(BaseModel):
 
     model: StrictStr | None = None
     prompt: StrictStr | None = Field(None, max_length=MAX_CHARACTERS)
-    messages: list[dict[str, Any]] | None = None
+    messages: list[dict[str, Any]] | None = Field(None, max_length=MAX_MESSAGES)
     tools: list[dict[str, Any]] | None = None
     add_special_tokens: StrictBool | None = None
     add_generation_prompt: StrictBool = True
@@ -88,6 +90,10 @@ def _tokenize(service: GenerationService, body: TokenizeBody) -> list[int]:
         tools=body.tools,
         **body.chat_template_kwargs,
     )
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidPromptError(
+            f"the chat has {len(text)} characters once rendered, and may have {MAX_CHARACTERS}", param="messages"
+        )
     return tokenizer.encode(text, add_special_tokens=body.add_special_tokens is True)
 
 

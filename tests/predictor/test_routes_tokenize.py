@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from predictor.openai.messages import MAX_MESSAGES
 from tests.fake_engine import FakeEngine
 
 
@@ -46,6 +47,8 @@ async def test_messages(make_app) -> None:
             400,
             "self",
         ),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x" * (2 * 2**20)}]}, 400, "once rendered"),
+        ("/tokenize", {"messages": [{}] * (MAX_MESSAGES + 1)}, 400, "messages"),
         ("/tokenize", b'"\\ud800"', 400, "JSON"),
         ("/detokenize", {"tokens": [5, 999999]}, 400, "999999"),
         ("/detokenize", {"tokens": [-1]}, 400, "-1"),
