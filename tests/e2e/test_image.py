@@ -20,7 +20,8 @@ from tests.e2e.server import REPOSITORY, START_SECONDS, until
 from tests.manifests.test_dockerfile import environment
 from tests.missing import missing
 
-# NOTE: whoever may read all files (dac_read_search) may still write none; the Python of a test may lie in root's home.
+# NOTE: $1 is the model, $2 the checkout (which shows through the fresh /tmp where it lies there), $3 where to run.
+# Whoever may read all files (dac_read_search) may still write none; the Python of a test may lie in root's home.
 AS_IN_THE_IMAGE = """
 set -e
 mount --make-rprivate /
@@ -28,9 +29,12 @@ mount --bind "$1" /srv
 for place in $(awk '{print $5}' /proc/self/mountinfo); do
   case $place in /proc*|/sys*|/dev*) ;; *) mount -o remount,bind,ro "$place" ;; esac
 done
+case $2 in /tmp/*) mount --bind "$2" /mnt ;; esac
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
-shift
+case $2 in /tmp/*) mkdir -p "$2"; mount --bind /mnt "$2"; mount -o remount,bind,ro "$2" ;; esac
+cd "$3"
+shift 3
 exec setpriv --reuid=1000 --regid=1000 --clear-groups --no-new-privs --bounding-set=-all,+dac_read_search \\
   --inh-caps=-all,+dac_read_search --ambient-caps=-all,+dac_read_search "$@"
 """
@@ -55,7 +59,7 @@ def test_serves_and_drains_with_a_read_only_root(tiny_model: Path, tmp_path: Pat
     }
     flags = ["--model_dir=/srv", "--model_name=llm", "--http_port=0", "--grpc_port=0", "--num_threads=1"]
     server = [sys.executable, "-m", "predictor", *flags, "--num_kv_blocks=64", "--drain_timeout=10"]
-    shell = ["sh", "-c", AS_IN_THE_IMAGE, "sh", str(tiny_model), *server]
+    shell = ["sh", "-c", AS_IN_THE_IMAGE, "sh", str(tiny_model), str(REPOSITORY), str(REPOSITORY), *server]
     log = tmp_path / "log"
     with log.open("w") as sink:
         process = subprocess.Popen(
@@ -94,7 +98,8 @@ def children(pid: int) -> list[int]:
 @pytest.mark.parametrize("place", ["/", str(REPOSITORY), "/var/tmp", "/srv"])
 def test_nothing_else_can_be_written(place: str, tiny_model: Path) -> None:
     """The stand-in is worth something: what an image's root file system refuses, it refuses."""
-    shell = ["sh", "-c", AS_IN_THE_IMAGE, "sh", str(tiny_model), "touch", f"{place}/written-by-a-test"]
+    touch = ["touch", f"{place}/written-by-a-test"]
+    shell = ["sh", "-c", AS_IN_THE_IMAGE, "sh", str(tiny_model), str(REPOSITORY), "/", *touch]
     done = subprocess.run([*unshared(), *shell], cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "Read-only file system" in done.stderr
