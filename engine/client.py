@@ -182,9 +182,11 @@ class AsyncEngine:
         """Hands the request to the engine. Raises `EngineLoadingError` or `EngineDeadError`."""
         if self._output_processor is None or self.phase != "ready":
             raise self._unavailable()
-        tracked = TrackedRequest(GenerationStream(request, self._abort, self.max_stream_buffer))
+        sequences = request.sequences()
+        stream = GenerationStream(request, self._abort, self.max_stream_buffer)
+        tracked = TrackedRequest(stream, (sequence.sequence_id for sequence in sequences))
         # NOTE: what may raise comes first, so that nothing is left in the books of a request that was not sent.
-        messages = [self._link.encode(sequence) for sequence in request.sequences()]
+        messages = [self._link.encode(sequence) for sequence in sequences]
         self._output_processor.add(request)
         if not self._in_flight:
             self._last_activity = time.monotonic()
@@ -196,7 +198,7 @@ class AsyncEngine:
             tracked.deadline_timer = asyncio.get_running_loop().call_later(
                 max(0.0, request.deadline - time.monotonic()), self._deadline_passed, tracked
             )
-        return tracked.stream
+        return stream
 
     def abort_all(self, error: PagedServeError) -> None:
         """Ends every request in flight; their streams raise `error`."""

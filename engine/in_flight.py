@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 from engine.messages import Admitted, SequenceId, SequenceOutput
 from engine.metrics import EngineListener, RequestRecord
@@ -24,9 +25,9 @@ class TrackedRequest:
         "waiting",
     )
 
-    def __init__(self, stream: GenerationStream) -> None:
+    def __init__(self, stream: GenerationStream, sequence_ids: Iterable[SequenceId]) -> None:
         self.stream = stream
-        self.waiting: set[SequenceId] = {sequence.sequence_id for sequence in stream.request.sequences()}
+        self.waiting = set(sequence_ids)
         self.running: set[SequenceId] = set()
         self.admitted_time: float | None = None
         self.last_token_times: dict[SequenceId, float] = {}

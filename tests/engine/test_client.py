@@ -28,7 +28,7 @@ from engine.metrics import RequestRecord
 from engine.sampling_params import SamplingParams
 from tests.tiny_models import make_checkpoint
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("engine_client")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
 LIMIT = 25.0
 """Five times the design's deadline of 5 s for noticing a dead engine."""

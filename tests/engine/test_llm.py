@@ -13,7 +13,6 @@ from engine import LLM, SamplingParams
 from engine.errors import ConfigError, InvalidPromptError, ModelLoadError
 from tests.tiny_models import make_checkpoint
 
-pytestmark = pytest.mark.xdist_group("llm")
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 
