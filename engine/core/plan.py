@@ -48,9 +48,26 @@ class StepResult:
     logprobs: tuple[tuple[RawLogprobs, ...] | None, ...]
 
 
+class PendingStep(Protocol):
+    """A step that has been given to the device."""
+
+    def result(self) -> StepResult:
+        """Waits for the step and returns what it brought. Called once."""
+        ...
+
+
 class Runner(Protocol):
     """Computes steps. The engine core knows the model only through this."""
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs the model over the plan's tokens, writes their KV, and samples."""
+        ...
+
+    def launch(self, plan: StepPlan) -> PendingStep:
+        """Starts what `execute` does and returns before it is done.
+
+        At most one earlier step is unfinished then. Whatever the runner needs of the plan's requests it reads before
+        it returns, except a token that the unfinished step is to sample: a sequence with
+        `start + num_new_tokens == request.num_tokens + 1` takes that one as its last input.
+        """
         ...

@@ -1,0 +1,27 @@
+"""One way to compile a kernel, with no device at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVariant:
+    """A kernel with everything that `triton.compile` needs.
+
+    name: the kernel's, and what tells the variant from its others. kernel: the `triton.jit` function.
+    signature: by parameter, its Triton type ("*bf16", "i32", "i64", "fp32", "constexpr"). constants: values of the
+    compile-time constants. aligned: parameters whose value (or address) is known to be divisible by 16.
+    spills_allowed: False where a spilled register would cost more than the kernel is worth (attention).
+    """
+
+    name: str
+    kernel: Any
+    signature: Mapping[str, str]
+    constants: Mapping[str, Any]
+    num_warps: int = 4
+    num_stages: int = 2
+    aligned: frozenset[str] = field(default_factory=frozenset)
+    spills_allowed: bool = True
