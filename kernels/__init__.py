@@ -1,4 +1,4 @@
-"""Triton kernels, one a file; `kernels.reference` holds a plain-torch twin of each. Needs torch and triton 3.6 or newer."""
+"""Triton kernels, one a file, each with a plain-torch twin in `kernels.reference`. Needs Triton 3.6 or newer."""
 
 import os
 
