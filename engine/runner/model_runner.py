@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 
 from engine.config import EngineConfig
 from engine.core.ids import BlockId
-from engine.core.plan import ScheduledSequence, StepPlan, StepResult
+from engine.core.plan import PendingStep, ScheduledSequence, StepPlan, StepResult
 from engine.core.request import Request
 from engine.cpu import usable_cpus
 from engine.layers.attention import KVCache
@@ -24,7 +25,7 @@ from engine.runner.memory import (
     choose_num_blocks,
 )
 from engine.runner.rows import RowTable
-from engine.runner.step_inputs import build_step_inputs
+from engine.runner.step_inputs import StepInputs, build_step_inputs
 from engine.sampling.sampler import Sampler
 from engine.sampling_params import SamplingParams
 
@@ -32,6 +33,18 @@ logger = logging.getLogger(__name__)
 
 MAX_WARM_UP_TOKENS = 256
 """Bounds the warm-up on the CPU, where it serves to touch the weights and compile kernels, and costs start time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LaunchedStep:
+    """A step whose inputs stand ready. inputs: None where it computes nothing."""
+
+    runner: ModelRunner
+    num_sequences: int
+    inputs: StepInputs | None
+
+    def result(self) -> StepResult:
+        return self.runner.finish(self)
 
 
 class ModelRunner:
@@ -69,6 +82,7 @@ class ModelRunner:
         max_model_len = choose_max_model_len(config, loaded.config.max_position_embeddings, num_blocks)
         self._caches = _allocate_caches(loaded, num_blocks, config.block_size)
         self._rows = RowTable(config.max_num_seqs, -(-max_model_len // config.block_size))
+        self._last_launched: _LaunchedStep | None = None
         self.info = ModelInfo(
             architecture=loaded.config.architecture,
             vocab_size=loaded.config.vocab_size,
@@ -93,22 +107,38 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """One forward over the plan's tokens, prefill chunks and decodes alike, and one sampling call."""
-        self._rows.remove(plan.removed)
-        return self._run(plan.scheduled, self._rows, self._caches)
+        return self.launch(plan).result()
 
-    def _run(self, scheduled: tuple[ScheduledSequence, ...], rows: RowTable, caches: tuple[KVCache, ...]) -> StepResult:
-        token_ids: list[tuple[int, ...]] = [()] * len(scheduled)
-        logprobs: list[tuple[RawLogprobs, ...] | None] = [None] * len(scheduled)
-        if not scheduled:
+    def launch(self, plan: StepPlan) -> PendingStep:
+        """As `Runner.launch`. The CPU has nothing to run beside: the step is computed when its result is asked for."""
+        self._rows.remove(plan.removed)
+        inputs = build_step_inputs(plan.scheduled, self._rows, self._block_size) if plan.scheduled else None
+        step = _LaunchedStep(self, len(plan.scheduled), inputs)
+        self._last_launched = step
+        return step
+
+    @torch.inference_mode()
+    def finish(self, step: _LaunchedStep) -> StepResult:
+        """Computes a launched step, and hands its tokens to the one that waits for them."""
+        if step.inputs is None:
             return StepResult((), ())
-        inputs = build_step_inputs(scheduled, rows, self._block_size)
+        result = self._run(step.inputs, step.num_sequences, self._rows, self._caches)
+        # NOTE: at most one step was launched after this one. A third may drop rows, so its tokens are entered now.
+        later = self._last_launched
+        if later is not None and later is not step and later.inputs is not None:
+            later.inputs.fill_pending(self._rows)
+        return result
+
+    def _run(self, inputs: StepInputs, num_sequences: int, rows: RowTable, caches: tuple[KVCache, ...]) -> StepResult:
+        token_ids: list[tuple[int, ...]] = [()] * num_sequences
+        logprobs: list[tuple[RawLogprobs, ...] | None] = [None] * num_sequences
         hidden = self._model.forward(inputs.input_ids, inputs.positions, caches, inputs.metadata)
         if inputs.sample_rows:
             if inputs.sample_indices is not None:
                 hidden = hidden.index_select(0, inputs.sample_indices)
             logits = self._model.logits(hidden)
             sampled = self._sampler.sample(logits, [row.sampling for row in inputs.sample_rows])
-            rows.note_tokens(inputs.sample_rows, sampled.token_ids)
+            rows.note_tokens(inputs.sample_rows, sampled.token_ids, inputs.sample_positions)
             for place, token_id, entry in zip(inputs.sample_places, sampled.token_ids, sampled.logprobs, strict=True):
                 token_ids[place] = (token_id,)
                 logprobs[place] = None if entry is None else (entry,)
@@ -123,13 +153,20 @@ class ModelRunner:
         caches = _allocate_caches(loaded, num_blocks, self._block_size)
         rows = RowTable(len(requests), max(len(request.block_ids) for request in requests))
         prefill = tuple(ScheduledSequence(r, 0, r.num_tokens, samples=True) for r in requests)
-        result = self._run(prefill, rows, caches)
+        result = self._run_at_once(prefill, rows, caches)
         for request, (token_id,) in zip(requests, result.token_ids, strict=True):
             request.token_ids.append(token_id)
         fitting = (r for r in requests if r.num_tokens <= context)
         decode = tuple(ScheduledSequence(r, r.num_tokens - 1, 1, samples=True) for r in fitting)
-        self._run(decode[:1], rows, caches)
-        self._run(decode, rows, caches)
+        self._run_at_once(decode[:1], rows, caches)
+        self._run_at_once(decode, rows, caches)
+
+    def _run_at_once(
+        self, scheduled: tuple[ScheduledSequence, ...], rows: RowTable, caches: tuple[KVCache, ...]
+    ) -> StepResult:
+        if not scheduled:
+            return StepResult((), ())
+        return self._run(build_step_inputs(scheduled, rows, self._block_size), len(scheduled), rows, caches)
 
 
 def _allocate_caches(loaded: LoadedModel, num_blocks: int, block_size: int) -> tuple[KVCache, ...]:

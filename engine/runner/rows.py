@@ -64,11 +64,15 @@ class RowTable:
             row.num_blocks = num_blocks
         return row
 
-    def note_tokens(self, rows: Sequence[Row], token_ids: Sequence[int]) -> None:
-        """Notes the tokens just sampled, each the next of its sequence (before the core has appended them)."""
-        indices = [row.index for row in rows]
-        self.last_tokens[indices] = token_ids
-        self.last_positions[indices] = [row.request.num_tokens for row in rows]
+    def note_tokens(self, rows: Sequence[Row], token_ids: Sequence[int], positions: Sequence[int]) -> None:
+        """Notes the tokens just sampled and their positions (before the core has appended them).
+
+        NOTE: a later step may have been launched since, and have given a row to another sequence: that one's is kept.
+        """
+        kept = [i for i, row in enumerate(rows) if self._rows.get(row.request.sequence_id) is row]
+        indices = [rows[i].index for i in kept]
+        self.last_tokens[indices] = [token_ids[i] for i in kept]
+        self.last_positions[indices] = [positions[i] for i in kept]
 
     def _add(self, request: Request) -> Row:
         assert self._free, "more sequences run than max_num_seqs"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine.core.plan import ScheduledSequence
@@ -19,7 +20,10 @@ class StepInputs:
 
     input_ids, positions: int64 (T). metadata: of the same batch.
     sample_indices: int64 (R), the batch's tokens whose logits are sampled, or None where that is every token.
-    sample_rows: their rows. sample_places: for each, its place in the plan's order.
+    sample_rows: their rows. sample_places: for each, its place in the plan's order. sample_positions: of the token
+        that each is to bring.
+    pending: decodes (their places in input_ids) whose token an unfinished step is still to bring. `fill_pending`
+        enters it.
     """
 
     input_ids: torch.Tensor
@@ -28,6 +32,17 @@ class StepInputs:
     sample_indices: torch.Tensor | None
     sample_rows: tuple[Row, ...]
     sample_places: tuple[int, ...]
+    sample_positions: tuple[int, ...]
+    pending: tuple[int, ...]
+    row_indices: npt.NDArray[np.int64]
+
+    def fill_pending(self, table: RowTable) -> None:
+        """Enters the tokens that the step before has brought. Call it before the table changes for a later step."""
+        if self.pending:
+            places = list(self.pending)
+            rows = self.row_indices[places]
+            assert (table.last_positions[rows] == self.positions.numpy()[places]).all(), "a pending token never came"
+            self.input_ids.numpy()[places] = table.last_tokens[rows]
 
 
 def build_step_inputs(scheduled: Sequence[ScheduledSequence], table: RowTable, block_size: int) -> StepInputs:
@@ -49,7 +64,7 @@ def build_step_inputs(scheduled: Sequence[ScheduledSequence], table: RowTable, b
     np.cumsum(query_lens, out=query_starts[1:])
     num_tokens = int(query_starts[-1])
     input_ids = np.empty(num_tokens, dtype=np.int64)
-    _fill_decode_tokens(input_ids[:num_decodes], items, row_indices, starts, table)
+    pending = _fill_decode_tokens(input_ids[:num_decodes], items, row_indices, starts, table)
     for item, first in zip(items[num_decodes:], query_starts[num_decodes:-1].tolist(), strict=True):
         end = item.start + item.num_new_tokens
         input_ids[first : first + item.num_new_tokens] = item.request.token_ids[item.start : end]
@@ -81,6 +96,9 @@ def build_step_inputs(scheduled: Sequence[ScheduledSequence], table: RowTable, b
         sample_indices=last_tokens,
         sample_rows=tuple(rows[i] for i in sampling),
         sample_places=tuple(order[i] for i in sampling),
+        sample_positions=tuple(seq_lens[sampling].tolist()),
+        pending=pending,
+        row_indices=row_indices,
     )
 
 
@@ -95,11 +113,19 @@ def _fill_decode_tokens(
     row_indices: np.ndarray[tuple[int], np.dtype[np.int64]],
     starts: np.ndarray[tuple[int], np.dtype[np.int64]],
     table: RowTable,
-) -> None:
-    """Input tokens of the first `len(tokens)` sequences, from the table where it knows them."""
+) -> tuple[int, ...]:
+    """Input tokens of the first `len(tokens)` sequences, from the table where it knows them. Returns the places of
+    those that nobody knows yet."""
     indices = row_indices[: len(tokens)]
     np.take(table.last_tokens, indices, out=tokens)
     # NOTE: a chunk of one token (the end of a prompt, or all but one token found cached) is not what was sampled last.
     unknown = np.flatnonzero(table.last_positions[indices] != starts[: len(tokens)])
+    pending: list[int] = []
     for i in unknown.tolist():
-        tokens[i] = items[i].request.token_ids[items[i].start]
+        request, start = items[i].request, items[i].start
+        if start < request.num_tokens:
+            tokens[i] = request.token_ids[start]
+        else:
+            tokens[i] = -1
+            pending.append(i)
+    return tuple(pending)

@@ -154,6 +154,52 @@ def test_a_plan_that_only_removes(model_dir: Path) -> None:
     runner.execute(StepPlan((whole(make_request("b", [5, 6], [1])),), ()))
 
 
+def test_a_launched_step_takes_the_token_that_is_still_to_come(model_dir: Path) -> None:
+    """Steps launched one ahead bring what the same steps bring one by one; a plan's own order does not matter."""
+    prompts = {"a": [5, 6, 7], "b": [9, 8]}
+    plain, ahead = make_runner(model_dir), make_runner(model_dir)
+    expected = []
+    requests = [make_request(name, tokens, [2 * i + 1, 2 * i + 2]) for i, (name, tokens) in enumerate(prompts.items())]
+    for _ in range(4):
+        items = [next_token(r) if r.num_output_tokens else whole(r) for r in requests]
+        expected.append(plain.execute(StepPlan(tuple(items), ())).token_ids)
+        for request, tokens in zip(requests, expected[-1], strict=True):
+            request.token_ids += tokens
+
+    requests = [make_request(name, tokens, [2 * i + 1, 2 * i + 2]) for i, (name, tokens) in enumerate(prompts.items())]
+    running = ahead.launch(StepPlan(tuple(whole(r) for r in requests), ()))
+    for tokens in expected[:-1]:
+        pending = tuple(ScheduledSequence(r, r.num_tokens, 1, samples=True) for r in requests)
+        launched = ahead.launch(StepPlan(pending, ()))
+        assert running.result().token_ids == tokens
+        for request, new in zip(requests, tokens, strict=True):
+            request.token_ids += new
+        running = launched
+    assert running.result().token_ids == expected[-1]
+
+
+def test_a_row_dropped_while_its_step_runs(model_dir: Path) -> None:
+    """The third launch drops a sequence whose second step is not done, and gives its row away: both are right."""
+    runner = make_runner(model_dir, max_num_seqs=1)
+    expected = []
+    request = make_request("a", [5, 6, 7], [1])
+    for _ in range(2):
+        item = next_token(request) if expected else whole(request)
+        (tokens,) = runner.execute(StepPlan((item,), ())).token_ids
+        request.token_ids += tokens
+        expected.append(tokens)
+    (other,) = runner.execute(StepPlan((whole(make_request("b", [9, 8], [2])),), (request.sequence_id,))).token_ids
+
+    request = make_request("a", [5, 6, 7], [1])
+    first = runner.launch(StepPlan((whole(request),), (SequenceId("b"),)))
+    second = runner.launch(StepPlan((ScheduledSequence(request, 3, 1, samples=True),), ()))
+    assert first.result().token_ids == (expected[0],)
+    request.token_ids += expected[0]
+    third = runner.launch(StepPlan((whole(make_request("b", [9, 8], [1])),), (request.sequence_id,)))
+    assert second.result().token_ids == (expected[1],)
+    assert third.result().token_ids == (other,)
+
+
 def test_a_preempted_sequence_starts_over(model_dir: Path) -> None:
     runner = make_runner(model_dir)
     request = make_request("a", [5, 6, 7], [1, 2])

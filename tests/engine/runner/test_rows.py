@@ -31,7 +31,7 @@ def test_a_row_is_kept_and_grows_with_the_blocks() -> None:
 def test_a_removed_row_is_free_and_clean_again() -> None:
     table = RowTable(max_num_seqs=1, max_num_blocks=3)
     first = table.refresh(make_request("a", blocks=[1, 2, 3]))
-    table.note_tokens([first], [42])
+    table.note_tokens([first], [42], [4])
     table.remove([SequenceId("a"), SequenceId("never ran")])
     second = table.refresh(make_request("b", blocks=[7]))
     assert second.index == first.index
@@ -50,13 +50,22 @@ def test_preemption_rebuilds_the_row_from_the_request() -> None:
     assert table.block_tables[after.index].tolist() == [8, 0, 0]
 
 
-def test_noted_tokens_stand_at_the_position_after_the_request() -> None:
+def test_noted_tokens_stand_at_their_positions() -> None:
     table = RowTable(max_num_seqs=3, max_num_blocks=1)
     rows = [table.refresh(make_request(name, num_tokens)) for name, num_tokens in (("a", 4), ("b", 9))]
-    table.note_tokens(rows, [100, 200])
+    table.note_tokens(rows, [100, 200], [4, 9])
     indices = [row.index for row in rows]
     assert table.last_tokens[indices].tolist() == [100, 200]
     assert table.last_positions[indices].tolist() == [4, 9]
+
+
+def test_a_token_that_comes_late_does_not_reach_the_rows_next_owner() -> None:
+    table = RowTable(max_num_seqs=1, max_num_blocks=1)
+    gone = table.refresh(make_request("a"))
+    table.remove([gone.request.sequence_id])
+    owner = table.refresh(make_request("b"))
+    table.note_tokens([gone], [42], [1])
+    assert table.last_positions[owner.index] == -1
 
 
 def test_more_rows_than_max_num_seqs_is_a_broken_invariant() -> None:

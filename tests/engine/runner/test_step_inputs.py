@@ -116,7 +116,7 @@ def test_a_decode_takes_its_token_from_the_table() -> None:
     scheduled = make_step([Span(6, 0, 6)], 4)
     request = scheduled[0].request
     first = build_step_inputs(scheduled, table, 4)
-    table.note_tokens(first.sample_rows, [777])
+    table.note_tokens(first.sample_rows, [777], first.sample_positions)
     request.block_ids.append(BlockId(3999))
     second = build_step_inputs([ScheduledSequence(request, 6, 1, samples=True)], table, 4)
     assert request.num_tokens == 6
@@ -131,3 +131,18 @@ def test_the_last_token_of_a_prompt_is_not_taken_for_a_sampled_one() -> None:
     request.block_ids.append(BlockId(3999))
     inputs = build_step_inputs([ScheduledSequence(request, 5, 1, samples=True)], table, 4)
     assert inputs.input_ids.tolist() == [request.token_ids[5]]
+
+
+def test_a_token_that_nobody_knows_yet_is_entered_when_it_has_come() -> None:
+    table = RowTable(4, 8)
+    scheduled = make_step([Span(6, 0, 6), Span(9, 0, 9)], 4)
+    first = build_step_inputs(scheduled, table, 4)
+    assert first.pending == ()
+    for item in scheduled:
+        item.request.block_ids.append(BlockId(3998 + len(item.request.token_ids)))
+    follow = [ScheduledSequence(item.request, item.num_new_tokens, 1, samples=True) for item in scheduled]
+    second = build_step_inputs(follow, table, 4)
+    assert (second.pending, second.sample_positions) == ((0, 1), (10, 7))
+    table.note_tokens(first.sample_rows, [70, 71], first.sample_positions)
+    second.fill_pending(table)
+    assert second.input_ids.tolist() == [71, 70]
