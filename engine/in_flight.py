@@ -97,7 +97,7 @@ class InFlight:
         stream = tracked.stream
         if stream.first_token_time is None:
             stream.first_token_time = now
-            self._listener.on_first_token(now - stream.request.arrival_time)
+            self._listener.on_first_token(now - stream.request.arrival_time, len(stream.request.prompt_token_ids))
         last = tracked.last_token_times.get(output.sequence_id)
         if last is not None:
             self._listener.on_inter_token((now - last) / count, count)
@@ -135,6 +135,8 @@ class InFlight:
                 finish_time=time.monotonic(),
                 num_prompt_tokens=len(request.prompt_token_ids),
                 num_output_tokens=tracked.num_output_tokens,
+                n=request.params.n,
+                max_tokens=request.params.max_tokens or 0,
             )
         )
 

@@ -32,7 +32,8 @@ BATCH_BUCKETS = tuple(float(2**k) for k in range(11))
 class RequestRecord:
     """A request that has ended. Times are readings of `time.monotonic()`; one that never came is None.
 
-    finish_reason: "stop", "length", "abort" or "error". num_output_tokens: over all n sequences.
+    finish_reason: "stop", "length", "abort" or "error". num_output_tokens: over all n sequences. max_tokens: that each
+    of them may generate.
     """
 
     finish_reason: str
@@ -42,6 +43,8 @@ class RequestRecord:
     finish_time: float
     num_prompt_tokens: int
     num_output_tokens: int
+    n: int = 1
+    max_tokens: int = 0
 
 
 class EngineListener(Protocol):
@@ -67,7 +70,9 @@ class EngineListener(Protocol):
         """A request's first sequence left the waiting queue."""
         ...
 
-    def on_first_token(self, seconds_since_arrival: float) -> None: ...
+    def on_first_token(self, seconds_since_arrival: float, num_prompt_tokens: int) -> None:
+        """A request's first token came: its prompt has been computed, once for all its sequences."""
+        ...
 
     def on_inter_token(self, seconds: float, count: int) -> None:
         """`count` further tokens of a sequence came, `seconds` apart each."""
@@ -84,8 +89,8 @@ class EngineMetrics:
     """Every metric of one model, as an `EngineListener`. All series exist, at 0, from construction on.
 
     A request with n > 1 counts once in `requests_total` and in the request histograms; `generation_tokens_total` counts
-    the tokens of all its sequences, as they are generated. `prompt_tokens_total` grows when a request ends that was
-    admitted. `requests_running` and `requests_waiting` count sequences, a preempted one as running.
+    the tokens of all its sequences, as they are generated. `prompt_tokens_total` grows with a request's first token.
+    `requests_running` and `requests_waiting` count sequences, a preempted one as running.
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class EngineMetrics:
         for reason in rejection_reasons:
             self._rejected.labels(model_name, reason)
         self._model_name = model_name
-        self._prompt_tokens = make.counter("prompt_tokens", "Prompt tokens of the requests that ended")
+        self._prompt_tokens = make.counter("prompt_tokens", "Prompt tokens of the requests that got their first token")
         self._generation_tokens = make.counter("generation_tokens", "Tokens generated")
         self._totals = {
             "prefix_query_tokens_total": make.counter(
@@ -180,8 +185,9 @@ class EngineMetrics:
     def on_admitted(self, queue_seconds: float) -> None:
         self._queue.observe(queue_seconds)
 
-    def on_first_token(self, seconds_since_arrival: float) -> None:
+    def on_first_token(self, seconds_since_arrival: float, num_prompt_tokens: int) -> None:
         self._ttft.observe(seconds_since_arrival)
+        self._prompt_tokens.inc(num_prompt_tokens)
 
     def on_inter_token(self, seconds: float, count: int) -> None:
         for _ in range(count):
@@ -194,8 +200,6 @@ class EngineMetrics:
         self._request_generation.observe(record.num_output_tokens)
         if record.admitted_time is None:
             self._queue.observe(record.finish_time - record.arrival_time)
-        else:
-            self._prompt_tokens.inc(record.num_prompt_tokens)
         if record.first_token_time is not None:
             self._decode.observe(record.finish_time - record.first_token_time)
             if record.admitted_time is not None:

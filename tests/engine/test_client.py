@@ -60,7 +60,7 @@ class Recorder:
     def on_admitted(self, queue_seconds: float) -> None:
         self.queue_seconds.append(queue_seconds)
 
-    def on_first_token(self, seconds_since_arrival: float) -> None:
+    def on_first_token(self, seconds_since_arrival: float, num_prompt_tokens: int) -> None:
         self.first_tokens.append(seconds_since_arrival)
 
     def on_inter_token(self, seconds: float, count: int) -> None:
