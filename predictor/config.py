@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.metrics_aliases import METRICS_ALIASES
 from engine.streams import MAX_STREAM_BUFFER
 from predictor.api_keys import check_keys
 
@@ -30,6 +31,7 @@ class ServerConfig:
     max_waiting_requests: sequences that may wait for a place in the batch; max_waiting_tokens: their prompt tokens.
     drain_timeout: seconds that running requests get to finish at SIGTERM.
     stall_timeout: seconds without a step, while there is work, after which the server is no longer live.
+    metrics_aliases: a key of `METRICS_ALIASES`, whose names the metrics have as well.
     """
 
     engine: EngineConfig
@@ -49,6 +51,7 @@ class ServerConfig:
     max_waiting_tokens: int | None = None
     drain_timeout: float = 30.0
     stall_timeout: float = 120.0
+    metrics_aliases: str = "none"
 
     def __post_init__(self) -> None:
         _check_name("model_name", self.model_name)
@@ -82,6 +85,10 @@ class ServerConfig:
             raise ConfigError(f"drain_timeout must be 0 or more seconds, got {self.drain_timeout}")
         if not 0 < self.stall_timeout < float("inf"):
             raise ConfigError(f"stall_timeout must be more than 0 seconds, got {self.stall_timeout}")
+        if self.metrics_aliases not in METRICS_ALIASES:
+            raise ConfigError(
+                f"metrics_aliases must be one of {', '.join(METRICS_ALIASES)}, got {self.metrics_aliases!r}"
+            )
 
 
 def _check_name(name: str, value: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import DEVICES, DTYPES
+from engine.metrics_aliases import METRICS_ALIASES
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -103,6 +104,13 @@ FLAGS: tuple[Flag, ...] = (
         parse_seconds,
         "seconds without a step, while there is work, after which the server is not live",
         "SECONDS",
+    ),
+    Flag(
+        "server",
+        "metrics_aliases",
+        _one_of(tuple(METRICS_ALIASES)),
+        f"also export the metrics under the names of: {', '.join(METRICS_ALIASES)}",
+        "NAMES",
     ),
     Flag("security", "ssl_certfile", Path, "PEM certificate chain of REST and gRPC", "PATH"),
     Flag("security", "ssl_keyfile", Path, "PEM private key of the certificate", "PATH"),

@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from engine.client import AsyncEngine
 from engine.errors import ConfigError
 from engine.metrics import EngineMetrics
+from engine.metrics_aliases import METRICS_ALIASES, Aliases
+from engine.metrics_process import EngineProcessCollector
 from predictor import health, routes_metrics, routes_models, routes_tokenize
 from predictor.admission import Admission
 from predictor.api_keys import ApiKeys
@@ -51,10 +53,12 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     registry = CollectorRegistry()
     metrics = EngineMetrics(config.model_name, registry, rejection_reasons=REJECTION_REASONS)
     engine = AsyncEngine(config.engine, metrics, max_stream_buffer=config.max_stream_buffer)
+    registry.register(EngineProcessCollector(config.model_name, lambda: engine.pid))
     service = build_service(config, engine, metrics)
     model = model_class(service)
     guard = functools.partial(HttpGuard, keys=keys) if keys else None
-    mount(build_routers(service, model, registry), add_exception_handlers, guard)
+    routers = build_routers(service, model, registry, METRICS_ALIASES[config.metrics_aliases])
+    mount(routers, add_exception_handlers, guard)
     host = KServeHost(
         http_port=config.http_port, grace_period=HTTP_GRACE_SECONDS, tls_context=tls.http_context if tls else None
     )
@@ -91,7 +95,9 @@ def build_service(config: ServerConfig, engine: AsyncEngine, metrics: EngineMetr
     )
 
 
-def build_routers(service: GenerationService, model: PagedModel, registry: CollectorRegistry) -> list[APIRouter]:
+def build_routers(
+    service: GenerationService, model: PagedModel, registry: CollectorRegistry, aliases: Aliases | None = None
+) -> list[APIRouter]:
     """Every HTTP route of the server."""
     routers = [
         health.build_router(service),
@@ -99,7 +105,7 @@ def build_routers(service: GenerationService, model: PagedModel, registry: Colle
         openai_routes.build_router(service),
         routes_models.build_router(service, model),
         routes_tokenize.build_router(service),
-        routes_metrics.build_router(registry),
+        routes_metrics.build_router(registry, aliases),
         openapi_routes.build_router(service),
     ]
     add_head(routers)
