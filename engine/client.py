@@ -223,7 +223,7 @@ class AsyncEngine:
         assert self._output_processor is not None
         if running := self._output_processor.abort(tracked.stream.request.request_id):
             self._link.send(AbortSequences(tuple(running)))
-        self._in_flight.close(tracked, "error" if isinstance(error, EngineDeadError) else "abort")
+        self._in_flight.close(tracked, "error" if isinstance(error, EngineDeadError) else "abort", error)
         self._in_flight.report_load()
         if error is not None:
             tracked.stream.fail(error)

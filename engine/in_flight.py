@@ -114,8 +114,8 @@ class InFlight:
         if tracked.stream.is_done:
             self.close(tracked, "length" if "length" in tracked.finish_reasons else "stop")
 
-    def close(self, tracked: TrackedRequest, finish_reason: str) -> None:
-        """The one way out of the books."""
+    def close(self, tracked: TrackedRequest, finish_reason: str, error: Exception | None = None) -> None:
+        """The one way out of the books. error: what ended it, where one did."""
         request = tracked.stream.request
         del self._requests[request.request_id]
         if not self._requests:
@@ -126,19 +126,24 @@ class InFlight:
             self._leave_queue(tracked, sequence_id)
         if tracked.deadline_timer is not None:
             tracked.deadline_timer.cancel()
-        self._listener.on_finished(
-            RequestRecord(
-                finish_reason=finish_reason,
-                arrival_time=request.arrival_time,
-                admitted_time=tracked.admitted_time,
-                first_token_time=tracked.stream.first_token_time,
-                finish_time=time.monotonic(),
-                num_prompt_tokens=len(request.prompt_token_ids),
-                num_output_tokens=tracked.num_output_tokens,
-                n=request.params.n,
-                max_tokens=request.params.max_tokens or 0,
-            )
+        record = RequestRecord(
+            finish_reason=finish_reason,
+            arrival_time=request.arrival_time,
+            admitted_time=tracked.admitted_time,
+            first_token_time=tracked.stream.first_token_time,
+            finish_time=time.monotonic(),
+            num_prompt_tokens=len(request.prompt_token_ids),
+            num_output_tokens=tracked.num_output_tokens,
+            n=request.params.n,
+            max_tokens=request.params.max_tokens or 0,
+            request_id=request.request_id,
+            num_cached_tokens=tracked.stream.num_cached_tokens,
+            finish_reasons=tuple(tracked.finish_reasons),
+            error=None if error is None else type(error).__name__,
         )
+        self._listener.on_finished(record)
+        if tracked.stream.on_end is not None:
+            tracked.stream.on_end(record)
 
     def report_load(self) -> None:
         """Tells the listener the counts."""

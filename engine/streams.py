@@ -7,10 +7,14 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from engine.errors import PagedServeError, SlowReaderError
 from engine.inputs import GenerationRequest
 from engine.outputs import CompletionOutput, RequestOutput, SequenceDelta
+
+if TYPE_CHECKING:
+    from engine.metrics import RequestRecord
 
 MAX_PENDING_DELTAS = 64
 """A reader this far behind gets the further tokens of a sequence merged into one delta."""
@@ -40,6 +44,8 @@ class GenerationStream:
         self.num_cached_tokens = 0
         """Prefix hit of the request's first admitted sequence."""
         self.first_token_time: float | None = None
+        self.on_end: Callable[[RequestRecord], None] | None = None
+        """Called once, when the request has left the engine, with how it went. Set by whoever submitted it."""
         self._on_abort = on_abort
         self._pending: deque[SequenceDelta] = deque()
         self._num_pending = 0
