@@ -6,26 +6,38 @@ when a request arrived and when its caller got the first token.
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, TypeVar, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from engine.messages import EngineStats, FinishReason, ModelInfo, StepOutputs
+from engine.metrics_histogram import Histogram
 
 PREFIX = "pagedserve_"
 FINISH_REASONS: tuple[str, ...] = get_args(FinishReason)
 M = TypeVar("M", Gauge, Counter)
 BLOCK_STATES = ("used", "cached", "free")
+BUILD_PACKAGES = {"version": "pagedserve", "torch": "torch", "triton": "triton"}
+"""Labels of `build_info` and the packages whose versions they tell."""
 
-# NOTE: buckets span one GPU decode step (about a millisecond) to a long prompt on a laptop's CPU.
-STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
+# NOTE: buckets are fine where an H100 works (5 to 50 ms between tokens, 20 ms to 10 s to the first one) and reach to
+# what a laptop's CPU takes. The bounds that SLOs and alerts name (manifests/monitoring) must stay among them.
+STEP_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1),
+    *(0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+LATENCY_BUCKETS = (
+    *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5),
+    *(5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0),
+)
 DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 QUEUE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 TOKEN_BUCKETS = tuple(float(2**k) for k in range(18))
 BATCH_BUCKETS = tuple(float(2**k) for k in range(11))
+N_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +124,15 @@ class EngineMetrics:
         self._blocks = {state: blocks.labels(model_name, state) for state in BLOCK_STATES}
         self._up = make.gauge("engine_up", "1 while the engine takes requests")
         self._info = make.family(
-            Gauge, "info", "1 once the model is loaded", ("version", "architecture", "device", "dtype", "max_model_len")
+            Gauge,
+            "info",
+            "1 once the model is loaded",
+            ("version", "architecture", "device", "dtype", "max_model_len", "num_parameters"),
         )
-        self._info.labels(model_name, package_version(), "", "", "", "").set(0)
+        self._info.labels(model_name, package_version(), "", "", "", "", "").set(0)
+        versions = {label: package_version(package) for label, package in BUILD_PACKAGES.items()}
+        build = make.family(Gauge, "build_info", "1, with the versions that run", ("python", *versions))
+        build.labels(model_name, platform.python_version(), *versions.values()).set(1)
         self._cache_config = make.family(Gauge, "cache_config_info", "The KV cache", ("block_size", "num_blocks"))
         self._cache_config.labels(model_name, "", "").set(0)
 
@@ -142,10 +160,18 @@ class EngineMetrics:
         self._queue = make.histogram("request_queue_seconds", "Arrival to the first place in a batch", QUEUE_BUCKETS)
         self._prefill = make.histogram("request_prefill_seconds", "Admission to the first token", LATENCY_BUCKETS)
         self._decode = make.histogram("request_decode_seconds", "First token to the end", DURATION_BUCKETS)
+        self._inference = make.histogram("request_inference_seconds", "Admission to the end", DURATION_BUCKETS)
+        self._per_token = make.histogram(
+            "request_time_per_output_token_seconds", "Mean between the tokens of a request's sequences", STEP_BUCKETS
+        )
         self._step = make.histogram("engine_step_seconds", "One step of the engine", STEP_BUCKETS)
         self._request_prompt = make.histogram("request_prompt_tokens", "Prompt tokens of a request", TOKEN_BUCKETS)
         self._request_generation = make.histogram(
             "request_generation_tokens", "Tokens generated for a request, over all its sequences", TOKEN_BUCKETS
+        )
+        self._request_n = make.histogram("request_params_n", "Sequences asked for by a request", N_BUCKETS)
+        self._request_max_tokens = make.histogram(
+            "request_params_max_tokens", "Tokens that a request lets each of its sequences generate", TOKEN_BUCKETS
         )
         self._step_tokens = make.histogram("step_batch_tokens", "Tokens computed in one step", TOKEN_BUCKETS)
         self._step_requests = make.histogram("step_batch_requests", "Sequences in one step", BATCH_BUCKETS)
@@ -155,7 +181,13 @@ class EngineMetrics:
     def on_ready(self, info: ModelInfo) -> None:
         self._info.clear()
         self._info.labels(
-            self._model_name, package_version(), info.architecture, info.device, info.dtype, str(info.max_model_len)
+            self._model_name,
+            package_version(),
+            info.architecture,
+            info.device,
+            info.dtype,
+            str(info.max_model_len),
+            str(info.num_parameters),
         ).set(1)
         self._cache_config.clear()
         self._cache_config.labels(self._model_name, str(info.block_size), str(info.num_blocks)).set(1)
@@ -195,20 +227,26 @@ class EngineMetrics:
         self._prompt_tokens.inc(num_prompt_tokens)
 
     def on_inter_token(self, seconds: float, count: int) -> None:
-        for _ in range(count):
-            self._itl.observe(seconds)
+        self._itl.observe(seconds, count)
 
     def on_finished(self, record: RequestRecord) -> None:
         self._requests[record.finish_reason].inc()
         self._duration.observe(record.finish_time - record.arrival_time)
         self._request_prompt.observe(record.num_prompt_tokens)
         self._request_generation.observe(record.num_output_tokens)
+        self._request_n.observe(record.n)
+        self._request_max_tokens.observe(record.max_tokens)
         if record.admitted_time is None:
             self._queue.observe(record.finish_time - record.arrival_time)
+        else:
+            self._inference.observe(record.finish_time - record.admitted_time)
         if record.first_token_time is not None:
-            self._decode.observe(record.finish_time - record.first_token_time)
+            decode_seconds = record.finish_time - record.first_token_time
+            self._decode.observe(decode_seconds)
             if record.admitted_time is not None:
                 self._prefill.observe(record.first_token_time - record.admitted_time)
+            if record.num_output_tokens > record.n:
+                self._per_token.observe(decode_seconds / (record.num_output_tokens / record.n - 1))
 
     def on_rejected(self, reason: str) -> None:
         self._rejected.labels(self._model_name, reason).inc()
@@ -240,14 +278,12 @@ class _Factory:
         return self.family(Counter, name, text).labels(self._model_name)
 
     def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(PREFIX + name, text, ("model_name",), registry=self._registry, buckets=buckets).labels(
-            self._model_name
-        )
+        return Histogram(PREFIX + name, text, {"model_name": self._model_name}, buckets, self._registry)
 
 
-def package_version() -> str:
-    """The installed version of pagedserve, or "unknown" where it runs uninstalled from its source."""
+def package_version(package: str = "pagedserve") -> str:
+    """The installed version of a package, or "unknown" where it is not installed (or runs from its source)."""
     try:
-        return version("pagedserve")
+        return version(package)
     except PackageNotFoundError:
         return "unknown"
