@@ -20,6 +20,7 @@ class TrackedRequest:
         "finish_reasons",
         "last_token_times",
         "num_output_tokens",
+        "output_lengths",
         "running",
         "stream",
         "waiting",
@@ -32,6 +33,7 @@ class TrackedRequest:
         self.admitted_time: float | None = None
         self.last_token_times: dict[SequenceId, float] = {}
         self.num_output_tokens = 0
+        self.output_lengths: dict[SequenceId, int] = {}
         self.finish_reasons: list[str] = []
         self.deadline_timer: asyncio.TimerHandle | None = None
 
@@ -103,6 +105,7 @@ class InFlight:
             self._listener.on_inter_token((now - last) / count, count)
         tracked.last_token_times[output.sequence_id] = now
         tracked.num_output_tokens += count
+        tracked.output_lengths[output.sequence_id] = tracked.output_lengths.get(output.sequence_id, 0) + count
 
     def finish_sequence(self, tracked: TrackedRequest, sequence_id: SequenceId, finish_reason: str) -> None:
         """A sequence has finished; with the last one the request leaves."""
@@ -134,6 +137,7 @@ class InFlight:
             finish_time=time.monotonic(),
             num_prompt_tokens=len(request.prompt_token_ids),
             num_output_tokens=tracked.num_output_tokens,
+            longest_output=max(tracked.output_lengths.values(), default=0),
             n=request.params.n,
             max_tokens=request.params.max_tokens or 0,
             request_id=request.request_id,

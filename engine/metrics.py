@@ -44,8 +44,8 @@ N_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 class RequestRecord:
     """A request that has ended. Times are readings of `time.monotonic()`; one that never came is None.
 
-    finish_reason: "stop", "length", "abort" or "error". num_output_tokens: over all n sequences. max_tokens: that each
-    of them may generate. request_id: the engine's. num_cached_tokens: prefix hit of the first admitted sequence.
+    finish_reason: "stop", "length", "abort" or "error". num_output_tokens: over all n sequences. longest_output:
+    tokens of the longest. max_tokens: that each may generate. request_id: the engine's. num_cached_tokens: prefix hit of the first admitted sequence.
     finish_reasons: of the sequences that finished, in the order in which they did. error: class of what ended it.
     """
 
@@ -56,6 +56,7 @@ class RequestRecord:
     finish_time: float
     num_prompt_tokens: int
     num_output_tokens: int
+    longest_output: int = 0
     n: int = 1
     max_tokens: int = 0
     request_id: str = ""
@@ -169,6 +170,12 @@ class EngineMetrics:
         self._request_generation = make.histogram(
             "request_generation_tokens", "Tokens generated for a request, over all its sequences", TOKEN_BUCKETS
         )
+        self._request_longest = make.histogram(
+            "request_max_generation_tokens", "Tokens of the longest sequence of a request", TOKEN_BUCKETS
+        )
+        self._request_computed = make.histogram(
+            "request_prefill_computed_tokens", "Prompt tokens computed, not found in the prefix cache", TOKEN_BUCKETS
+        )
         self._request_n = make.histogram("request_params_n", "Sequences asked for by a request", N_BUCKETS)
         self._request_max_tokens = make.histogram(
             "request_params_max_tokens", "Tokens that a request lets each of its sequences generate", TOKEN_BUCKETS
@@ -234,6 +241,7 @@ class EngineMetrics:
         self._duration.observe(record.finish_time - record.arrival_time)
         self._request_prompt.observe(record.num_prompt_tokens)
         self._request_generation.observe(record.num_output_tokens)
+        self._request_longest.observe(record.longest_output)
         self._request_n.observe(record.n)
         self._request_max_tokens.observe(record.max_tokens)
         if record.admitted_time is None:
@@ -241,6 +249,7 @@ class EngineMetrics:
         else:
             self._inference.observe(record.finish_time - record.admitted_time)
         if record.first_token_time is not None:
+            self._request_computed.observe(record.num_prompt_tokens - record.num_cached_tokens)
             decode_seconds = record.finish_time - record.first_token_time
             self._decode.observe(decode_seconds)
             if record.admitted_time is not None:

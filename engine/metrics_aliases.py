@@ -40,6 +40,7 @@ VLLM_ALIASES = (
     Alias("cache_config_info", "cache_config_info", {"num_blocks": "num_gpu_blocks"}),
     Alias("request_success", "requests", {"finish_reason": "finished_reason"}),
     Alias("prompt_tokens", "prompt_tokens"),
+    Alias("prompt_tokens_cached", "prefix_cache_hit_tokens"),
     Alias("generation_tokens", "generation_tokens"),
     Alias("prefix_cache_queries", "prefix_cache_query_tokens"),
     Alias("prefix_cache_hits", "prefix_cache_hit_tokens"),
@@ -55,6 +56,8 @@ VLLM_ALIASES = (
     Alias("request_inference_time_seconds", "request_inference_seconds"),
     Alias("request_prompt_tokens", "request_prompt_tokens"),
     Alias("request_generation_tokens", "request_generation_tokens"),
+    Alias("request_max_num_generation_tokens", "request_max_generation_tokens"),
+    Alias("request_prefill_kv_computed_tokens", "request_prefill_computed_tokens"),
     Alias("request_params_n", "request_params_n"),
     Alias("request_params_max_tokens", "request_params_max_tokens"),
     # NOTE: a histogram in spite of its ending.
