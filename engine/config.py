@@ -10,11 +10,17 @@ from typing import Any, Literal
 from engine.errors import ConfigError
 
 DTypeName = Literal["auto", "bfloat16", "float16", "float32"]
-DeviceName = Literal["auto", "cpu"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+AttentionBackendName = Literal["auto", "torch", "triton"]
+LoadFormat = Literal["auto", "dummy"]
 
 DTYPES: tuple[str, ...] = ("auto", "bfloat16", "float16", "float32")
-DEVICES: tuple[str, ...] = ("auto", "cpu")
+DEVICES: tuple[str, ...] = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS: tuple[str, ...] = ("auto", "torch", "triton")
+LOAD_FORMATS: tuple[str, ...] = ("auto", "dummy")
 MIN_BLOCK_SIZE, MAX_BLOCK_SIZE = 1, 256
+CPU_BATCHED_TOKENS, GPU_BATCHED_TOKENS = 2048, 8192
+"""Tokens in one step unless told otherwise: a GPU needs more of them to be busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +30,16 @@ class EngineConfig:
     model_dir: a Hugging Face folder (config.json, safetensors, tokenizer.json), or a `.gguf` file or a folder with one.
     max_model_len: tokens of prompt and output of one sequence; None takes the model's own context length. Clamped,
         with a message, where the KV pool cannot hold one such sequence.
-    max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step (prefill chunks and decodes).
+    max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step (prefill chunks and decodes); None
+        takes 2048 on a CPU and 8192 on a GPU.
     block_size: token slots in a KV block.
     num_kv_blocks: usable KV blocks, the dummy block not counted; None measures. kv_cache_memory: bytes for the KV
-        pool instead of measuring; not together with num_kv_blocks.
+        pool instead of measuring; not together with num_kv_blocks. memory_utilization: share of the GPU's memory that
+        weights, work space and KV pool may take together; the CPU does not look at it.
+    device: auto takes cuda where there is one. attention_backend: torch runs on the CPU, triton on the GPU (and, for
+        tests, on the CPU under Triton's interpreter); auto is the device's own.
+    cuda_graphs: whether decode steps are recorded at the start and replayed. load_format: dummy fills the model with
+        random weights, so that only config.json is needed (to warm up, or to measure speed).
     aging_seconds: waiting this long is worth one priority level, so that no request starves.
     num_threads: CPU threads of the model; None takes every core the process may use.
     """
@@ -35,22 +47,26 @@ class EngineConfig:
     model_dir: Path
     max_model_len: int | None = None
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int | None = None
     block_size: int = 16
     num_kv_blocks: int | None = None
     kv_cache_memory: int | None = None
+    memory_utilization: float = 0.9
     dtype: DTypeName = "auto"
     device: DeviceName = "auto"
+    attention_backend: AttentionBackendName = "auto"
+    cuda_graphs: bool = True
+    load_format: LoadFormat = "auto"
     enable_prefix_caching: bool = True
     aging_seconds: float = 10.0
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model_dir", Path(self.model_dir))
-        for name in ("max_model_len", "num_kv_blocks", "kv_cache_memory", "num_threads"):
+        for name in ("max_model_len", "max_num_batched_tokens", "num_kv_blocks", "kv_cache_memory", "num_threads"):
             if getattr(self, name) is not None:
                 _positive_int(name, getattr(self, name))
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+        for name in ("max_num_seqs", "block_size"):
             _positive_int(name, getattr(self, name))
         if self.num_threads is not None and self.num_threads > (os.cpu_count() or 1):
             raise ConfigError(f"num_threads is {self.num_threads}, and this machine has {os.cpu_count()} CPUs")
@@ -58,14 +74,29 @@ class EngineConfig:
             raise ConfigError(f"block_size must be between {MIN_BLOCK_SIZE} and {MAX_BLOCK_SIZE}")
         if self.num_kv_blocks is not None and self.kv_cache_memory is not None:
             raise ConfigError("give num_kv_blocks or kv_cache_memory, not both")
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-        if self.device not in DEVICES:
-            raise ConfigError(f"device must be one of {', '.join(DEVICES)}, got {self.device!r}")
-        if not isinstance(self.enable_prefix_caching, bool):
-            raise ConfigError("enable_prefix_caching must be true or false")
+        for name, choices in (
+            ("dtype", DTYPES),
+            ("device", DEVICES),
+            ("attention_backend", ATTENTION_BACKENDS),
+            ("load_format", LOAD_FORMATS),
+        ):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        for name in ("enable_prefix_caching", "cuda_graphs"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false")
+        is_number = isinstance(self.memory_utilization, int | float) and not isinstance(self.memory_utilization, bool)
+        if not is_number or not 0 < self.memory_utilization <= 1:
+            raise ConfigError(f"memory_utilization must be above 0 and at most 1, got {self.memory_utilization!r}")
         if not self.aging_seconds > 0:
             raise ConfigError("aging_seconds must be greater than 0")
+
+    @property
+    def step_tokens(self) -> int:
+        """`max_num_batched_tokens`, or the default of the device."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        return GPU_BATCHED_TOKENS if self.device == "cuda" else CPU_BATCHED_TOKENS
 
     @classmethod
     def from_kwargs(cls, **kwargs: Any) -> EngineConfig:

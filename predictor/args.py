@@ -86,7 +86,8 @@ def _parser() -> _Parser:
         options: dict[str, Any] = {"type": _argparse_type(flag), "help": text, "metavar": flag.metavar}
         if flag.is_list:
             options |= {"nargs": "+", "action": "extend"}
-        groups[flag.group].add_argument(f"--{flag.name}", **options)
+        names = [f"--{name}" for name in (flag.name, flag.alias) if name is not None]
+        groups[flag.group].add_argument(*names, **options)
     return parser
 
 
@@ -122,7 +123,7 @@ def _default_text(name: str) -> str:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    by_variable = {ENV_PREFIX + flag.name.upper(): flag for flag in FLAGS}
+    by_variable = {ENV_PREFIX + name.upper(): flag for flag in FLAGS for name in (flag.name, flag.alias) if name}
     given: dict[str, Any] = {}
     for variable, text in environ.items():
         if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config import DEVICES, DTYPES
+from engine.config import (
+    ATTENTION_BACKENDS,
+    CPU_BATCHED_TOKENS,
+    DEVICES,
+    DTYPES,
+    GPU_BATCHED_TOKENS,
+    LOAD_FORMATS,
+)
 from engine.metrics_aliases import METRICS_ALIASES
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -18,7 +25,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag `--name`, and the field of `EngineConfig` or `ServerConfig` of the same name."""
+    """A flag `--name`, and the field of `EngineConfig` or `ServerConfig` of the same name.
+
+    alias: another name of the flag and of its environment variable, the one that users of other servers know.
+    """
 
     group: str
     name: str
@@ -26,6 +36,7 @@ class Flag:
     text: str
     metavar: str
     is_list: bool = False
+    alias: str | None = None
 
 
 def parse_bool(text: str) -> bool:
@@ -62,6 +73,14 @@ def parse_seconds(text: str) -> float:
         raise ValueError("must be a number of seconds") from None
 
 
+def parse_share(text: str) -> float:
+    """Raises `ValueError`."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("must be a number such as 0.9") from None
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -85,6 +104,21 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag("model", "dtype", _one_of(DTYPES), f"type of the weights: {', '.join(DTYPES)}", "TYPE"),
     Flag("model", "device", _one_of(DEVICES), f"where the model runs: {', '.join(DEVICES)}", "DEVICE"),
+    Flag(
+        "model",
+        "attention_backend",
+        _one_of(ATTENTION_BACKENDS),
+        f"what computes attention: {', '.join(ATTENTION_BACKENDS)}; auto is the device's own",
+        "BACKEND",
+    ),
+    Flag("model", "cuda_graphs", parse_bool, "record decode steps at the start and replay them (GPU)", "BOOL"),
+    Flag(
+        "model",
+        "load_format",
+        _one_of(LOAD_FORMATS),
+        "auto reads the weights; dummy makes random ones from config.json, to warm up or to measure",
+        "FORMAT",
+    ),
     Flag("model", "num_threads", parse_integer, "CPU threads of the model", "N"),
     Flag("server", "http_port", parse_integer, "port of REST; 0 lets the system choose", "PORT"),
     Flag("server", "grpc_port", parse_integer, "port of gRPC; 0 lets the system choose", "PORT"),
@@ -133,6 +167,14 @@ FLAGS: tuple[Flag, ...] = (
     Flag("KV cache", "block_size", parse_integer, "token slots in a KV block", "N"),
     Flag("KV cache", "num_kv_blocks", parse_integer, "KV blocks, instead of measuring free memory", "N"),
     Flag("KV cache", "kv_cache_memory", parse_size, "memory of the KV cache, instead of measuring", "SIZE"),
+    Flag(
+        "KV cache",
+        "memory_utilization",
+        parse_share,
+        "share of the GPU's memory for weights, work space and KV cache together",
+        "SHARE",
+        alias="gpu_memory_utilization",
+    ),
     Flag("KV cache", "enable_prefix_caching", parse_bool, "share the KV blocks of equal prefixes", "BOOL"),
 )
 
@@ -148,6 +190,7 @@ UNSET_DEFAULTS = {
     "api_key_file": "none",
     "max_waiting_tokens": "no bound",
     "max_model_len": "the model's own",
+    "max_num_batched_tokens": f"{CPU_BATCHED_TOKENS} on a CPU, {GPU_BATCHED_TOKENS} on a GPU",
     "num_kv_blocks": "measured",
     "kv_cache_memory": "measured",
 }

@@ -63,7 +63,7 @@ class EngineCore:
             AgingPolicy(config.aging_seconds),
             FinishRules(info.eos_token_ids, info.max_model_len),
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=config.step_tokens,
         )
         self._num_added = 0
         self._steps_total = 0

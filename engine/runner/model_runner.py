@@ -73,7 +73,7 @@ class ModelRunner:
         self._sampler = Sampler(loaded.config.vocab_size, loaded.config.eos_token_ids)
 
         progress(LoadProgress("warming up", 0, 1))
-        self._warm_up(loaded, min(config.max_num_batched_tokens, MAX_WARM_UP_TOKENS))
+        self._warm_up(loaded, min(config.step_tokens, MAX_WARM_UP_TOKENS))
         progress(LoadProgress("warming up", 1, 1))
 
         shape = (config.block_size, loaded.config.num_kv_heads, loaded.config.head_dim)
