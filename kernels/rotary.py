@@ -99,7 +99,8 @@ def _rotary_kv_write_kernel(
     lanes = tl.arange(0, LANES)[None, :]
     in_half = lanes < HALF
     is_query = (heads < num_heads) & in_half
-    is_key = (kv_heads >= 0) & (kv_heads < num_kv_heads) & in_half & (slot >= 0)
+    num_written = tl.where(slot >= 0, num_kv_heads, 0)
+    is_key = (kv_heads >= 0) & (kv_heads < num_written) & in_half
 
     x_heads = qk + token * qk_token_stride + heads * qk_head_stride
     cos_row, sin_row = cos + token * cos_stride, sin + token * sin_stride

@@ -23,7 +23,8 @@ def _silu_mul_kernel(gate_up, out, gate_up_stride, inner, BLOCK: tl.constexpr):
     ups = tl.load(gate_up + row * gate_up_stride + inner + columns, mask, other=0.0)
     wide = gates.to(tl.float32)
     # NOTE: rounded before the product, as torch does where the activation is an operation of its own.
-    activated = (wide / (1.0 + tl.exp(-wide))).to(gates.dtype).to(tl.float32)
+    decayed = tl.exp(-tl.abs(wide))  # never overflows
+    activated = (wide * tl.where(wide < 0, decayed, 1.0) / (1.0 + decayed)).to(gates.dtype).to(tl.float32)
     tl.store(out + row * inner + columns, activated * ups.to(tl.float32), mask)
 
 
