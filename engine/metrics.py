@@ -45,8 +45,9 @@ class RequestRecord:
     """A request that has ended. Times are readings of `time.monotonic()`; one that never came is None.
 
     finish_reason: "stop", "length", "abort" or "error". num_output_tokens: over all n sequences. longest_output:
-    tokens of the longest. max_tokens: that each may generate. request_id: the engine's. num_cached_tokens: prefix hit of the first admitted sequence.
-    finish_reasons: of the sequences that finished, in the order in which they did. error: class of what ended it.
+    tokens of the longest. max_tokens: that each may generate. request_id: the engine's. num_cached_tokens: prefix hit
+    of the first admitted sequence. finish_reasons: of the sequences that finished, in the order in which they did.
+    error: class of what ended it.
     """
 
     finish_reason: str

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 
 from fastapi import APIRouter
 from prometheus_client import REGISTRY, CollectorRegistry, exposition
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from engine.metrics import package_version
 from engine.metrics_aliases import Aliases
+from predictor.metrics_text import render
 
 GZIP_LEVEL = 1
-"""A page shrinks to a twelfth at this level already, in half a millisecond."""
-
-
-class MetricsPage(Collector):
-    """`registry`'s metrics, under `aliases` too, then those of the process-wide registry: KServe's, a model's own.
-
-    NOTE: one page is one collection on the event loop, on which the metrics are fed: no value changes halfway down it,
-    and an alias has the very value of its source.
-    """
-
-    def __init__(self, registry: CollectorRegistry, aliases: Aliases | None = None) -> None:
-        self._registry = registry
-        self._aliases = aliases
-
-    def collect(self) -> Iterator[Metric]:
-        own = list(self._registry.collect())
-        yield from own
-        if self._aliases is not None:
-            yield from self._aliases(own)
-        yield from REGISTRY.collect()
+"""A page shrinks to a tenth at this level already."""
+OPENMETRICS = "application/openmetrics-text"
 
 
 def build_router(registry: CollectorRegistry, aliases: Aliases | None = None) -> APIRouter:
-    """Serves `MetricsPage`. The format follows Accept (Prometheus text, or OpenMetrics), gzip Accept-Encoding."""
-    page = MetricsPage(registry, aliases)
+    """`registry`'s metrics, under `aliases` too, then the process-wide registry's: the process, KServe, a model's own.
+
+    The format follows Accept (Prometheus text, or OpenMetrics), gzip follows Accept-Encoding.
+    """
     router = APIRouter(default_response_class=JSONResponse)
 
     async def metrics(request: Request) -> Response:
         encode, content_type = exposition.choose_encoder(request.headers.get("accept", ""))
-        body = encode(page)
+        # NOTE: one page is one collection on the event loop, on which the metrics are fed: no value changes halfway
+        # down it, and an alias has the very value of its source.
+        own = list(registry.collect())
+        if aliases is not None:
+            own += aliases(own)
+        body = render(own, openmetrics=content_type.startswith(OPENMETRICS)).encode() + encode(REGISTRY)
         headers = {"content-type": content_type, "vary": "accept, accept-encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
             body = gzip.compress(body, GZIP_LEVEL)
