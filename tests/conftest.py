@@ -1,10 +1,15 @@
-"""How pytest-xdist spreads the tests over its workers."""
+"""How pytest-xdist spreads the tests over its workers, and Triton's interpreter for all of them."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
+
+# NOTE: must be set before triton is imported, which transformers does too: kernels then run on CPU tensors. What compiles
+# them runs in a subprocess without it.
+os.environ["TRITON_INTERPRET"] = "1"
 
 TOGETHER = ("tests/e2e/", "tests/prometheus/", "tests/engine/test_client.py", "tests/engine/test_llm.py")
 """Each of these runs in one worker: its tests share servers or engines that take seconds to start."""
