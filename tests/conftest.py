@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-# NOTE: must be set before triton is imported, which transformers does too: kernels then run on CPU tensors. What compiles
-# them runs in a subprocess without it.
+# NOTE: must be set before triton is imported, which transformers does too: kernels then run on CPU tensors. What
+# compiles them runs in a subprocess without it.
 os.environ["TRITON_INTERPRET"] = "1"
 
 TOGETHER = ("tests/e2e/", "tests/prometheus/", "tests/engine/test_client.py", "tests/engine/test_llm.py")

@@ -1,4 +1,4 @@
-"""Kernels run under Triton's interpreter here, on CPU tensors: `tests/conftest.py` sets it before triton is imported."""
+"""Kernels run on CPU tensors here: `tests/conftest.py` sets Triton's interpreter before triton is imported."""
 
 from __future__ import annotations
 
