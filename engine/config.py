@@ -42,6 +42,7 @@ class EngineConfig:
         random weights, so that only config.json is needed (to warm up, or to measure speed).
     aging_seconds: waiting this long is worth one priority level, so that no request starves.
     num_threads: CPU threads of the model; None takes every core the process may use.
+    overlap: plan and launch the next step while one runs on the device; None does so on a CUDA device.
     """
 
     model_dir: Path
@@ -60,6 +61,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     aging_seconds: float = 10.0
     num_threads: int | None = None
+    overlap: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model_dir", Path(self.model_dir))
@@ -82,8 +84,8 @@ class EngineConfig:
         ):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
-        for name in ("enable_prefix_caching", "cuda_graphs"):
-            if not isinstance(getattr(self, name), bool):
+        for name, kinds in (("enable_prefix_caching", bool), ("cuda_graphs", bool), ("overlap", bool | None)):
+            if not isinstance(getattr(self, name), kinds):
                 raise ConfigError(f"{name} must be true or false")
         is_number = isinstance(self.memory_utilization, int | float) and not isinstance(self.memory_utilization, bool)
         if not is_number or not 0 < self.memory_utilization <= 1:

@@ -112,6 +112,7 @@ FLAGS: tuple[Flag, ...] = (
         "BACKEND",
     ),
     Flag("model", "cuda_graphs", parse_bool, "record decode steps at the start and replay them (GPU)", "BOOL"),
+    Flag("model", "overlap", parse_bool, "prepare the next step while one runs on the device", "BOOL"),
     Flag(
         "model",
         "load_format",
@@ -191,6 +192,7 @@ UNSET_DEFAULTS = {
     "max_waiting_tokens": "no bound",
     "max_model_len": "the model's own",
     "max_num_batched_tokens": f"{CPU_BATCHED_TOKENS} on a CPU, {GPU_BATCHED_TOKENS} on a GPU",
+    "overlap": "true on a GPU, false on a CPU",
     "num_kv_blocks": "measured",
     "kv_cache_memory": "measured",
 }

@@ -29,6 +29,11 @@ class BlockPool:
     NOTE: a block becomes findable when it is handed out for the step that fills it, not after that step, so that
     requests planned into the same step share it. This is sound because attention writes the KV of the whole batch
     before it reads any, in every layer, and because the scheduler never takes back what it has planned in a step.
+    Only a block whose last token is still pending has no key yet; `note_tokens` makes it findable when that is known.
+
+    NOTE: a block may be given away while a launched step still writes or reads it, for its old holder or for one that
+    has just been found to have ended. This is sound because steps run in order on one device stream: whatever the new
+    holder writes or reads comes in a later step, and it reads no slot that it has not written or found by its key.
     """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
@@ -99,17 +104,24 @@ class BlockPool:
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Gives the request slots for its first `num_tokens` tokens, which the coming step completes.
 
-        The blocks that this fills become findable. False, and nothing has changed, when too few are available.
+        The blocks that this fills with known tokens become findable. False, and nothing has changed, when too few are
+        available.
         """
         num_new = self.blocks_for(num_tokens) - len(request.block_ids)
-        if num_new > self.num_available:
-            return False
-        for _ in range(num_new):
-            request.block_ids.append(self._take())
-        if self._prefix_cache is not None:
-            first = request.num_computed_tokens // self.block_size
-            self._prefix_cache.register(request, first, num_tokens // self.block_size)
+        if num_new > 0:
+            if num_new > self.num_available:
+                return False
+            for _ in range(num_new):
+                request.block_ids.append(self._take())
+        self._register(request, request.num_computed_tokens, min(num_tokens, request.num_tokens))
         return True
+
+    def note_tokens(self, request: Request, num_tokens_before: int) -> None:
+        """Makes findable the blocks whose last token was pending when a step was planned that fills them.
+
+        num_tokens_before: how many of the request's tokens were known until now.
+        """
+        self._register(request, num_tokens_before, min(request.num_computed_tokens, request.num_tokens))
 
     def release(self, request: Request) -> None:
         """Takes the request's blocks back, last ones first, so that a prefix is evicted from its end. Idempotent."""
@@ -148,6 +160,13 @@ class BlockPool:
         self._prefix_cache.check_integrity()
         assert all(block_id in self._prefix_cache for block_id in cached)
         assert not any(block_id in self._prefix_cache for block_id in self._free)
+
+    def _register(self, request: Request, num_before: int, num_tokens: int) -> None:
+        """Makes findable the blocks that are full with `num_tokens` tokens and were not with `num_before`."""
+        if self._prefix_cache is not None:
+            first, end = num_before // self.block_size, num_tokens // self.block_size
+            if first < end:
+                self._prefix_cache.register(request, first, end)
 
     def _take(self) -> BlockId:
         block_id = self._free.pop() if self._free else self._evict()

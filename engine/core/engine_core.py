@@ -8,6 +8,7 @@ from collections.abc import Callable
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
 from engine.core.finish import FinishRules
+from engine.core.loop import OverlappedLoop, PlainLoop, StepLoop
 from engine.core.plan import Runner
 from engine.core.policy import AgingPolicy
 from engine.core.request import Request
@@ -16,7 +17,6 @@ from engine.errors import ConfigError
 from engine.messages import (
     AbortSequences,
     AddSequence,
-    Admitted,
     EngineStats,
     FrontMessage,
     ModelInfo,
@@ -29,7 +29,7 @@ from engine.messages import (
 
 
 class EngineCore:
-    """Scheduler, block pool and runner as one loop body; `engine.process` and `engine.LLM` turn the crank.
+    """Scheduler, block pool and runner in one loop; `engine.process` and `engine.LLM` turn the crank.
 
     An exception out of `step` means that the engine is dead: the KV cache is in an unknown state, and nothing here
     hides that.
@@ -44,7 +44,8 @@ class EngineCore:
     ) -> None:
         """Raises `ConfigError` when the KV pool cannot hold one sequence of `info.max_model_len` tokens.
 
-        clock: seconds, the same as `AddSequence.arrival_time` is read from.
+        clock: seconds, the same as `AddSequence.arrival_time` is read from. Steps overlap where the configuration says
+        so, and where it says nothing, on a CUDA device.
         """
         self._pool = BlockPool(info.num_blocks, info.block_size, config.enable_prefix_caching)
         # NOTE: the last token of a sequence is only sampled, never computed. With this bound a request that runs alone
@@ -56,8 +57,6 @@ class EngineCore:
                 " memory"
             )
         self.info = info
-        self._runner = runner
-        self._clock = clock
         self._scheduler = Scheduler(
             self._pool,
             AgingPolicy(config.aging_seconds),
@@ -65,8 +64,9 @@ class EngineCore:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.step_tokens,
         )
+        overlap = info.device.startswith("cuda") if config.overlap is None else config.overlap
+        self._loop: StepLoop = (OverlappedLoop if overlap else PlainLoop)(self._scheduler, runner, clock)
         self._num_added = 0
-        self._steps_total = 0
         self._pending: list[SequenceOutput] = []
         """Outputs that no step made: refusals."""
         self._stats_changed = False
@@ -85,26 +85,24 @@ class EngineCore:
         self._stats_changed = True
 
     def has_work(self) -> bool:
-        """Whether a step would compute something."""
-        return self._scheduler.has_requests()
+        """Whether a step would compute something, or one that runs is still to be taken in."""
+        return self._loop.has_work()
 
     def step(self) -> StepOutputs:
-        """One step of the model; with no work, only what `drain_notices` gives. Whatever the runner raises, rises."""
+        """What one step brought; with no work, only what `drain_notices` gives. Whatever the runner raises, rises.
+
+        With overlap the next step runs when this returns, and `admitted` may name sequences of that one already.
+        """
         if not self.has_work():
             return self.drain_notices() or StepOutputs(stats=self.stats())
-        started = self._clock()
-        plan = self._scheduler.schedule()
-        admitted = self._take_admitted()
-        result = self._runner.execute(plan)
-        outputs = self._scheduler.update(plan, result)
-        self._steps_total += 1
+        step = self._loop.step()
         return StepOutputs(
-            outputs=(*self._take_pending(), *outputs),
-            admitted=admitted,
+            outputs=(*self._take_pending(), *step.outputs),
+            admitted=step.admitted,
             stats=self.stats(),
-            step_seconds=self._clock() - started,
-            step_tokens=plan.num_tokens,
-            step_sequences=len(plan.scheduled),
+            step_seconds=step.seconds,
+            step_tokens=step.plan.num_tokens,
+            step_sequences=len(step.plan.scheduled),
         )
 
     def drain_notices(self) -> StepOutputs | None:
@@ -125,7 +123,7 @@ class EngineCore:
             num_blocks_free=pool.num_free,
             num_slots_allocated=pool.num_used * pool.block_size,
             num_slots_filled=scheduler.num_slots_filled,
-            steps_total=self._steps_total,
+            steps_total=self._loop.steps_total,
             preemptions_total=scheduler.preemptions_total,
             prefix_query_tokens_total=scheduler.prefix_query_tokens_total,
             prefix_hit_tokens_total=scheduler.prefix_hit_tokens_total,
@@ -147,10 +145,6 @@ class EngineCore:
         for sequence_id in sequence_ids:
             self._scheduler.abort(sequence_id)
         self._pending = [output for output in self._pending if output.sequence_id not in sequence_ids]
-
-    def _take_admitted(self) -> tuple[Admitted, ...]:
-        now = self._clock()
-        return tuple(Admitted(r.sequence_id, r.num_cached_tokens, now) for r in self._scheduler.take_admitted())
 
     def _take_pending(self) -> tuple[SequenceOutput, ...]:
         """Refusals to send along with stats."""

@@ -27,11 +27,14 @@ class FinishRules:
     def check(self, request: Request) -> Finish | None:
         """Whether the token just appended to the request ends it. A stop counts before the length."""
         params, token_id = request.params, request.token_ids[-1]
-        if request.num_output_tokens >= params.min_tokens and (
+        if (
             (token_id in self._eos_token_ids and not params.ignore_eos) or token_id in params.stop_token_ids
-        ):
+        ) and request.num_output_tokens >= params.min_tokens:
             return Finish("stop", token_id)
-        at_limit = params.max_tokens is not None and request.num_output_tokens >= params.max_tokens
-        if at_limit or request.num_tokens >= self._max_model_len:
-            return Finish("length")
-        return None
+        return Finish("length") if self.ends_at(request, request.num_tokens) else None
+
+    def ends_at(self, request: Request, num_tokens: int) -> bool:
+        """Whether the request is over when it has `num_tokens` tokens, whatever they are."""
+        max_tokens = request.params.max_tokens
+        at_maximum = max_tokens is not None and num_tokens - request.num_prompt_tokens >= max_tokens
+        return at_maximum or num_tokens >= self._max_model_len

@@ -14,7 +14,7 @@ class ScheduledSequence:
     """`num_new_tokens` tokens of `request`, from position `start` on, are computed in this step.
 
     The request's block_ids already hold slots for all of them. `samples`: whether the last of them is the request's
-    last token, so that the step yields a next token for it.
+    last token (the pending one, where one is), so that the step yields a next token for it.
     """
 
     request: Request
@@ -25,8 +25,12 @@ class ScheduledSequence:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step. `removed`: sequences that finished, were aborted or preempted since the last plan (rows to drop);
-    a preempted one may be scheduled again in the same or a later plan with num_computed_tokens started over."""
+    """One step. `removed`: sequences that are over, were aborted or preempted since the last plan (rows to drop);
+    a preempted one may be scheduled again in the same or a later plan with num_computed_tokens started over.
+
+    NOTE: where steps are launched ahead, an unfinished step may still compute a removed sequence, and bring a token of
+    it that counts. Its row and its blocks may be another's in this plan.
+    """
 
     scheduled: tuple[ScheduledSequence, ...]
     removed: tuple[SequenceId, ...]
@@ -66,8 +70,9 @@ class Runner(Protocol):
     def launch(self, plan: StepPlan) -> PendingStep:
         """Starts what `execute` does and returns before it is done.
 
-        At most one earlier step is unfinished then. Whatever the runner needs of the plan's requests it reads before
-        it returns, except a token that the unfinished step is to sample: a sequence with
-        `start + num_new_tokens == request.num_tokens + 1` takes that one as its last input.
+        At most one earlier step is unfinished then, and steps take effect in the order in which they are launched.
+        Whatever the runner needs of the plan's requests it reads before it returns, except a token that the unfinished
+        step is to sample: a sequence with `start + num_new_tokens == request.num_tokens + 1` takes that one as its last
+        input. (`request.num_pending` counts this plan's own token already.)
         """
         ...

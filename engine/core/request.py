@@ -12,15 +12,18 @@ class Status(Enum):
     WAITING = auto()
     RUNNING = auto()
     PREEMPTED = auto()
+    ENDING = auto()
+    """Its last step has been planned and its last token is on the way; holds nothing any more."""
     FINISHED = auto()
 
 
 class Request:
-    """A sequence on its way: `num_computed_tokens` chases `num_tokens`.
+    """A sequence on its way: `num_computed_tokens` chases `num_tokens + num_pending`.
 
-    There is no prefill or decode phase. A step gives the request up to `num_tokens − num_computed_tokens` new tokens;
-    when a step computes the last one, the model's next token is appended. Preemption sets `num_computed_tokens` back
-    to 0 and keeps the tokens made so far. NOTE: `num_computed_tokens` moves on when a step is planned, not when its
+    There is no prefill or decode phase. A step gives the request up to `num_tokens + num_pending −
+    num_computed_tokens` new tokens; when a step computes the last one, the model's next token is pending until the
+    step's result brings it. Preemption sets `num_computed_tokens` back to 0 and keeps the tokens made so far and the
+    one that is pending. NOTE: `num_computed_tokens` and `num_pending` move on when a step is planned, not when its
     result arrives; the positions of a step stand in its `ScheduledSequence`.
 
     token_ids: prompt and output, one list that only grows.
@@ -39,6 +42,7 @@ class Request:
         "index",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_pending",
         "num_preemptions",
         "num_prompt_tokens",
         "params",
@@ -61,6 +65,8 @@ class Request:
         self.token_ids: list[int] = list(message.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
+        self.num_pending = 0
+        """Sampled tokens that planned steps are still to bring. A step is planned with at most one there."""
         self.num_cached_tokens = 0
         """Prefix hit at the first admission."""
         self.block_ids: list[BlockId] = []
@@ -87,5 +93,5 @@ class Request:
     def __repr__(self) -> str:
         return (
             f"Request({self.sequence_id}, {self.status.name}, tokens={self.num_prompt_tokens}+{self.num_output_tokens},"
-            f" computed={self.num_computed_tokens}, blocks={len(self.block_ids)})"
+            f"+{self.num_pending}, computed={self.num_computed_tokens}, blocks={len(self.block_ids)})"
         )

@@ -16,7 +16,11 @@ from engine.messages import FinishReason, RawLogprobs, SequenceId, SequenceOutpu
 class Scheduler:
     """Decides which tokens of which requests a step computes, and who holds the blocks for them.
 
-    A request is in the queue (WAITING, PREEMPTED: holds no blocks), in the running list, or gone (FINISHED).
+    A request is in the queue (WAITING, PREEMPTED: holds no blocks), in the running list, on its way out with a last
+    token to come (ENDING: holds no blocks), or gone (FINISHED).
+
+    `schedule` may be called again before `update` has brought the result of the plan before: then the requests of that
+    plan have a pending token each (`Request.num_pending`), and go on with it.
     """
 
     def __init__(
@@ -39,6 +43,8 @@ class Scheduler:
         self._waiting = WaitingQueue(policy)
         self._running: list[Request] = []
         """In the policy's order; the last one is the first to be preempted."""
+        self._ending: list[Request] = []
+        """Those whose last step the last plan holds: certain to end by length when it is done."""
         self._removed: list[SequenceId] = []
         self._admitted: list[Request] = []
         self.preemptions_total = 0
@@ -87,7 +93,7 @@ class Scheduler:
     def preempt(self, request: Request) -> None:
         """Takes a running request's blocks for others; it keeps its tokens and goes to the head of the queue.
 
-        A token of it that is still being computed counts when it arrives.
+        A token of it that is still being computed counts when it arrives, and it is not admitted again before that.
         """
         assert request.status is Status.RUNNING
         self._release(request, Status.PREEMPTED)
@@ -107,11 +113,15 @@ class Scheduler:
     # --- one step ----------------------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """Plans the next step; empty only when there are no requests."""
+        """Plans the next step; empty only when no request can go on without a token that is pending.
+
+        An empty plan is not to be run: what it would remove is named by the next one.
+        """
         # NOTE: there is no prefill and no decode. Every request has tokens that are not computed yet (a prompt, the
-        # rest of one, the last sampled token), and a step spends one budget of tokens on letting num_computed_tokens
-        # catch up with num_tokens. Chunked prefill, prefix hits, recompute after preemption and speculation are all
-        # just other distances between the two.
+        # rest of one, the last sampled token, be it known or pending), and a step spends one budget of tokens on
+        # letting num_computed_tokens catch up with num_tokens + num_pending. Chunked prefill, prefix hits, recompute
+        # after preemption, speculation and steps planned ahead are all just other distances between the two.
+        self._retire_ending()
         budget = self._max_num_batched_tokens
         scheduled: list[ScheduledSequence] = []
 
@@ -120,7 +130,7 @@ class Scheduler:
         position = 0
         while position < len(self._running) and budget > 0:
             request = self._running[position]
-            num_new = min(request.num_tokens - request.num_computed_tokens, budget)
+            num_new = min(request.num_tokens + request.num_pending - request.num_computed_tokens, budget)
             if self._make_room(request, request.num_computed_tokens + num_new):
                 scheduled.append(self._advance(request, num_new))
                 budget -= num_new
@@ -139,25 +149,32 @@ class Scheduler:
             scheduled.append(self._advance(admitted, num_new))
             budget -= num_new
 
-        removed, self._removed = tuple(self._removed), []
+        removed: tuple[SequenceId, ...] = ()
+        if scheduled:
+            removed, self._removed = tuple(self._removed), []
         plan = StepPlan(tuple(scheduled), removed)
         self._check_plan(plan)
         return plan
 
     def update(self, plan: StepPlan, result: StepResult) -> list[SequenceOutput]:
-        """Takes in what the step brought; sequences that were aborted meanwhile get nothing."""
+        """Takes in what the oldest outstanding step brought; sequences that have ended meanwhile get nothing."""
         outputs: list[SequenceOutput] = []
         for item, token_ids, logprobs in zip(plan.scheduled, result.token_ids, result.logprobs, strict=True):
-            assert bool(token_ids) == item.samples, f"{item.request} got {len(token_ids)} tokens"
-            if token_ids and not item.request.is_finished:
-                outputs.append(self._append(item.request, token_ids, logprobs))
+            request = item.request
+            assert bool(token_ids) == item.samples, f"{request} got {len(token_ids)} tokens"
+            if token_ids and not request.is_finished:
+                request.num_pending -= 1
+                outputs.append(self._append(request, token_ids, logprobs))
         return outputs
 
     def check_integrity(self) -> None:
         """Asserts everything that must hold between steps, of the pool too. O(requests + blocks)."""
         waiting = list(self._waiting)
-        assert len(waiting) + len(self._running) == len(self._requests)
+        ending = [r for r in self._requests.values() if r.status is Status.ENDING]
+        assert len(waiting) + len(self._running) + len(ending) == len(self._requests)
         assert all(self._requests[r.sequence_id] is r for r in waiting + self._running)
+        assert not any(r.block_ids or r.num_computed_tokens for r in ending), "a request on its way out holds blocks"
+        assert all(r.num_pending and self._finish_rules.ends_at(r, r.num_tokens + r.num_pending) for r in ending)
         assert all(r.status in {Status.WAITING, Status.PREEMPTED} for r in waiting)
         assert not any(r.block_ids or r.num_computed_tokens for r in waiting), "a waiting request holds blocks"
         assert self._waiting.num_prompt_tokens == sum(r.num_prompt_tokens for r in waiting)
@@ -165,12 +182,20 @@ class Scheduler:
         assert self._running == sorted(self._running, key=self._policy.key)
         assert len(self._running) <= self._max_num_seqs
         for request in self._running:
-            assert request.num_computed_tokens <= request.num_tokens
+            ahead = request.num_computed_tokens - request.num_tokens
+            assert ahead == request.num_pending - 1 if request.num_pending else ahead < 0
             assert len(request.block_ids) == self._pool.blocks_for(request.num_computed_tokens), "slots too many or few"
         self._pool.check_integrity(self._running)
         assert 0 <= self.num_slots_filled <= self._pool.num_used * self._pool.block_size
 
     # --- parts of a step ---------------------------------------------------------------------------------------------
+
+    def _retire_ending(self) -> None:
+        """Takes back what requests hold whose last step runs already, so that this step can have it."""
+        for request in self._ending:
+            if not request.is_finished:
+                self._release(request, Status.ENDING)
+        self._ending.clear()
 
     def _make_room(self, request: Request, num_tokens: int) -> bool:
         """Preempts from the end of the running list until the request has its slots; False when it fell victim too."""
@@ -184,7 +209,9 @@ class Scheduler:
     def _admit_next(self) -> Request | None:
         """Moves the head of the queue into the running list, if all of its tokens fit now."""
         request = self._waiting.peek()
-        if request is None:
+        # NOTE: the head waits for its pending token with everybody behind it, as it waits for blocks: a victim of the
+        # step that brings the token would not find room in this one.
+        if request is None or request.num_pending:
             return None
         hit = self._pool.match(request)
         if not self._pool.can_admit(request, hit, num_spared=self._watermark if self._running else 0):
@@ -204,18 +231,26 @@ class Scheduler:
 
     def _advance(self, request: Request, num_new: int) -> ScheduledSequence:
         start = request.num_computed_tokens
-        request.num_computed_tokens += num_new
-        return ScheduledSequence(request, start, num_new, samples=request.num_computed_tokens == request.num_tokens)
+        end = request.num_computed_tokens = start + num_new
+        samples = end == request.num_tokens + request.num_pending
+        if samples:
+            request.num_pending += 1
+            if self._finish_rules.ends_at(request, end + 1):
+                self._ending.append(request)
+        return ScheduledSequence(request, start, num_new, samples)
 
     def _check_plan(self, plan: StepPlan) -> None:
-        assert plan.scheduled or not self._requests, "requests are there, but none can go on"
+        assert plan.scheduled or not self._requests or any(r.num_pending for r in self._requests.values()), (
+            "requests are there, but none can go on"
+        )
         assert plan.num_tokens <= self._max_num_batched_tokens
         assert len(plan.scheduled) <= len(self._running) <= self._max_num_seqs
         for item in plan.scheduled:
             request, end = item.request, item.start + item.num_new_tokens
             assert item.num_new_tokens > 0
             assert request.status is Status.RUNNING, "planned work was taken back"
-            assert end == request.num_computed_tokens <= request.num_tokens
+            assert end == request.num_computed_tokens
+            assert end <= request.num_tokens + 1, "more than the last input is still unknown"
             assert len(request.block_ids) == self._pool.blocks_for(end)
 
     # --- the end of a request ----------------------------------------------------------------------------------------
@@ -224,7 +259,9 @@ class Scheduler:
         self, request: Request, token_ids: tuple[int, ...], logprobs: tuple[RawLogprobs, ...] | None
     ) -> SequenceOutput:
         """Appends new tokens up to the one that ends the request."""
-        num_kept = 0
+        # NOTE: a step that was planned ahead counts on one token.
+        assert not request.num_pending or len(token_ids) == 1
+        num_before, num_kept = request.num_tokens, 0
         for token_id in token_ids:
             request.token_ids.append(token_id)
             num_kept += 1
@@ -232,6 +269,9 @@ class Scheduler:
                 request.stop_token_id = finish.stop_token_id
                 self._finish(request, finish.reason)
                 break
+        if request.num_computed_tokens > num_before:
+            self._pool.note_tokens(request, num_before)
+        assert request.is_finished or request.status is not Status.ENDING, f"{request} was to end by length"
         return SequenceOutput(
             request.sequence_id,
             token_ids[:num_kept],

@@ -96,11 +96,47 @@ class Cell:
 
 @dataclass(slots=True)
 class Row:
-    """The runner's state of a sequence between its first step and its removal."""
+    """The runner's state of a sequence between its first step and its removal. index: of its row on the device."""
 
     request: Request
+    index: int
     next_start: int
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class FixedItem:
+    """A sequence's part of a launched step: all that the core said when it was launched.
+
+    known: its tokens then, up to the last one computed here, which is missing where it was pending.
+    """
+
+    name: SequenceId
+    row: int
+    start: int
+    end: int
+    samples: bool
+    known: tuple[int, ...]
+    slots: tuple[int, ...]
+    generation: int
+
+
+class FixedStep:
+    """A launched step of `PagedFakeRunner`."""
+
+    def __init__(self, runner: PagedFakeRunner, items: list[FixedItem]) -> None:
+        self._runner = runner
+        self._items = items
+        self._generation = runner.generation
+
+    def result(self) -> StepResult:
+        """Computes the step, on nothing but what was fixed at its launch and what is on the device."""
+        runner = self._runner
+        assert runner.unfinished.pop(0) is self, "results are taken in the order of the launches, once"
+        for item in self._items:
+            runner.write(item, self._generation)
+        token_ids = tuple(runner.read_and_sample(item) for item in self._items)
+        return StepResult(token_ids, (None,) * len(token_ids))
 
 
 class PagedFakeRunner:
@@ -108,7 +144,8 @@ class PagedFakeRunner:
 
     First the slots of the whole batch are written, then each sequence reads its history through its block table; the
     next token depends on what was read there, not on what the request claims. So a block that is shared wrongly,
-    reused too early or never filled changes the output or fails the check here.
+    reused too early or never filled changes the output or fails the check here. A pending token is read from the
+    sequence's row on the device, where the step that sampled it left it: so does a row that was given away too early.
     """
 
     def __init__(self, block_size: int, vocab_size: int = 1000, tokens_a_step: Callable[[], int] = lambda: 1) -> None:
@@ -119,48 +156,68 @@ class PagedFakeRunner:
         """Stands for the weights: cells of different generations must not meet in a sequence begun after a reset."""
         self.cells: dict[int, Cell] = {}
         self.rows: dict[SequenceId, Row] = {}
+        self.free_rows: list[int] = []
+        self.sampled: list[int] = []
+        """On the device: the token sampled last for each row."""
+        self.unfinished: list[FixedStep] = []
         self.plans: list[StepPlan] = []
         self.num_computed = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
+        return self.launch(plan).result()
+
+    def launch(self, plan: StepPlan) -> FixedStep:
+        assert plan.scheduled, "nothing to compute"
+        assert len(self.unfinished) <= 1, "two steps are unfinished"
         self.plans.append(plan)
         for sequence_id in plan.removed:
-            del self.rows[sequence_id]
-        for item in plan.scheduled:
-            self._write(item)
-        token_ids = tuple(self._read_and_sample(item) for item in plan.scheduled)
-        return StepResult(token_ids, (None,) * len(token_ids))
+            self.free_rows.append(self.rows.pop(sequence_id).index)
+        step = FixedStep(self, [self._fix(item) for item in plan.scheduled])
+        self.unfinished.append(step)
+        return step
+
+    def _fix(self, item: ScheduledSequence) -> FixedItem:
+        request, end = item.request, item.start + item.num_new_tokens
+        if request.sequence_id not in self.rows:
+            if not self.free_rows:
+                self.free_rows.append(len(self.sampled))
+                self.sampled.append(-1)
+            self.rows[request.sequence_id] = Row(request, self.free_rows.pop(), item.start, self.generation)
+        row = self.rows[request.sequence_id]
+        assert row.request is request, "an old row was not removed"
+        assert row.next_start == item.start, "a sequence went on elsewhere than it stopped"
+        row.next_start = end
+        known = tuple(request.token_ids[:end])
+        assert end - len(known) <= len(self.unfinished), "a pending token that no step brings"
+        slots = tuple(self._slot(request, position) for position in range(end))
+        return FixedItem(request.sequence_id, row.index, item.start, end, item.samples, known, slots, row.generation)
 
     def _slot(self, request: Request, position: int) -> int:
         block_id = request.block_ids[position // self.block_size]
         assert block_id != 0, "the dummy block was handed out"
         return block_id * self.block_size + position % self.block_size
 
-    def _write(self, item: ScheduledSequence) -> None:
-        request, end = item.request, item.start + item.num_new_tokens
-        row = self.rows.setdefault(request.sequence_id, Row(request, item.start, self.generation))
-        assert row.request is request, "an old row was not removed"
-        assert row.next_start == item.start, "a sequence went on elsewhere than it stopped"
-        row.next_start = end
-        for position in range(item.start, end):
-            cell = Cell(position, request.token_ids[position], self.generation)
-            self.cells[self._slot(request, position)] = cell
+    def _tokens(self, item: FixedItem) -> list[int]:
+        return [*item.known, self.sampled[item.row]][: item.end]
+
+    def write(self, item: FixedItem, generation: int) -> None:
+        tokens = self._tokens(item)
+        for position in range(item.start, item.end):
+            self.cells[item.slots[position]] = Cell(position, tokens[position], generation)
             self.num_computed += 1
 
-    def _read_and_sample(self, item: ScheduledSequence) -> tuple[int, ...]:
-        request, end = item.request, item.start + item.num_new_tokens
-        cells = [self.cells[self._slot(request, position)] for position in range(end)]
-        assert [c.position for c in cells] == list(range(end)), f"{request} reads KV of other positions"
+    def read_and_sample(self, item: FixedItem) -> tuple[int, ...]:
+        cells = [self.cells[slot] for slot in item.slots]
+        assert [c.position for c in cells] == list(range(item.end)), f"{item.name} reads KV of other positions"
         history = [c.token_id for c in cells]
-        assert history == request.token_ids[:end], f"{request} reads KV of other tokens"
-        assert min(c.generation for c in cells) >= self.rows[request.sequence_id].generation, (
-            f"{request} reads KV from before a reset"
-        )
+        assert history == self._tokens(item), f"{item.name} reads KV of other tokens"
+        assert min(c.generation for c in cells) >= item.generation, f"{item.name} reads KV from before a reset"
         if not item.samples:
             return ()
         for _ in range(self.tokens_a_step()):
             history.append(next_token(history, self.vocab_size))
-        return tuple(history[end:])
+        self.sampled[item.row] = history[-1]
+        return tuple(history[item.end :])
 
 
 def make_core(

@@ -162,11 +162,11 @@ def test_step_without_work_runs_nothing() -> None:
 
 
 def test_an_error_of_the_runner_rises() -> None:
-    class BrokenRunner:
+    class BrokenRunner(PagedFakeRunner):
         def execute(self, plan: StepPlan) -> StepResult:
             raise RuntimeError("device lost")
 
-    core = EngineCore(EngineConfig(model_dir=Path("unused")), make_info(64, 4, 200), BrokenRunner())
+    core = EngineCore(EngineConfig(model_dir=Path("unused")), make_info(64, 4, 200), BrokenRunner(4))
     core.handle(add_message("a", range(5)))
     with pytest.raises(RuntimeError, match="device lost"):
         core.step()
