@@ -7,6 +7,8 @@ from typing import Protocol
 
 import torch
 
+from engine.layers.rotary import Rotation
+
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
@@ -28,7 +30,9 @@ class AttentionMetadata:
     block_tables: int32 (B, most blocks of a sequence), padded with 0.
     slot_mapping: int64 (T), block_id * block_size + offset of each token.
     num_decodes: sequences at the front of the batch with exactly one query token.
-    query_lens, seq_lens_list: the same as Python ints, so that nothing is read back from a device.
+    max_query_len, max_seq_len: upper bounds of the lengths. NOTE: Python numbers, here and below: a back end decides
+        by them on the host, and never reads anything back from a device.
+    query_lens, seq_lens_list: every length, where the batch lies on the CPU; else empty.
     """
 
     query_starts: torch.Tensor
@@ -36,26 +40,46 @@ class AttentionMetadata:
     block_tables: torch.Tensor
     slot_mapping: torch.Tensor
     num_decodes: int
-    query_lens: tuple[int, ...]
-    seq_lens_list: tuple[int, ...]
+    max_query_len: int
+    max_seq_len: int
+    query_lens: tuple[int, ...] = ()
+    seq_lens_list: tuple[int, ...] = ()
+
+    @property
+    def is_decode_only(self) -> bool:
+        """Whether every sequence has one query token."""
+        return self.max_query_len == 1
 
 
 class AttentionBackend(Protocol):
-    """Causal attention over the paged cache."""
+    """Causal attention over the paged cache, the rotation of its queries and keys included."""
+
+    def allocate_cache(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> KVCache:
+        """A zeroed cache of one layer, of `num_blocks` blocks, the dummy block counted."""
+        ...
 
     def forward(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
+        qk: torch.Tensor,
         v: torch.Tensor,
+        rotation: Rotation,
         cache: KVCache,
         metadata: AttentionMetadata,
         scale: float,
         sliding_window: int | None,
     ) -> torch.Tensor:
-        """Writes k and v to their slots, then attends.
+        """Rotates queries and keys, writes keys and values to their slots, then attends.
 
-        q: (T, num_heads, head_dim); k, v: (T, num_kv_heads, head_dim). Returns (T, num_heads * head_dim).
+        qk: (T, num_heads + num_kv_heads, head_dim), queries first; may be changed. v: (T, num_kv_heads, head_dim).
+        Returns (T, num_heads * head_dim).
         sliding_window: a token sees the last `sliding_window` positions, itself included; None sees all.
         """
         ...

@@ -38,8 +38,14 @@ def can_pack(weight: torch.Tensor) -> bool:
     return weight.dtype == torch.float32
 
 
-def default_dtype() -> torch.dtype:
-    """The dtype of `--dtype auto`: bfloat16 where this CPU multiplies it natively, else float32."""
+def default_dtype(device: torch.device | None = None, stored: str | None = None) -> torch.dtype:
+    """The dtype of `--dtype auto`: on the CPU (None), bfloat16 where it is multiplied natively, else float32.
+
+    On a GPU the checkpoint's own, `stored`, where that has 16 bits, else bfloat16; float16 on a GPU without bfloat16.
+    """
+    if device is not None and device.type == "cuda":
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.float16 if stored == "float16" or not has_bfloat16 else torch.bfloat16
     if not can_pack(torch.empty(0, dtype=torch.bfloat16)):
         return torch.float32
     # NOTE: oneDNN also takes bfloat16 on x86 CPUs without the units, but converts on the way: slower than float32.

@@ -12,7 +12,7 @@ from engine.layers.rope_parameters import RopeParameters
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Angles of one flat batch, looked up once a forward. cos, sin: (T, 1, head_dim) in the model's dtype.
+    """Angles of one flat batch, looked up once a forward. cos, sin: (T, 1, head_dim) in the model's dtype, strided.
 
     The first half of sin is negated: x·cos + swap_halves(x)·sin is the rotation.
     """
@@ -24,19 +24,29 @@ class Rotation:
 class RotaryEmbedding:
     """Table of cos and sin for positions 0 .. max_positions − 1."""
 
-    def __init__(self, parameters: RopeParameters, head_dim: int, max_positions: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        parameters: RopeParameters,
+        head_dim: int,
+        max_positions: int,
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+    ) -> None:
+        """device: of the table; None is the CPU."""
+        # NOTE: float32 up to the sines, for the angles of far positions need the bits; and computed on the CPU, so
+        # that every device has the same ones.
         angles = torch.outer(
             torch.arange(max_positions, dtype=torch.float32), inverse_frequencies(parameters, head_dim)
         )
-        # NOTE: float32, cast to the model's dtype only after the look-up: angles of far positions need the bits.
-        self._table = torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(parameters.attention_factor)
-        self._dtype = dtype
+        cos, sin = angles.cos().mul_(parameters.attention_factor), angles.sin().mul_(parameters.attention_factor)
+        self._table = torch.stack((cos, cos, -sin, sin), dim=1).view(max_positions, 2, head_dim).to(dtype).to(device)
+        """(max_positions, 2, head_dim): what `Rotation` calls cos, then sin."""
         self.max_positions = max_positions
 
     def lookup(self, positions: torch.Tensor) -> Rotation:
         """positions: int64 (T), each below max_positions."""
-        cos, sin = self._table.index_select(0, positions).unsqueeze(1).to(self._dtype).chunk(2, dim=-1)
-        return Rotation(torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1))
+        cos, sin = self._table.index_select(0, positions).chunk(2, dim=1)
+        return Rotation(cos, sin)
 
 
 def rotate_(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:

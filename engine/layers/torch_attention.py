@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.layers.attention import AttentionMetadata, KVCache
+from engine.layers.rotary import Rotation, rotate_
 from engine.layers.torch_attention_plan import (
     CacheShape,
     DecodeGroup,
@@ -60,7 +61,36 @@ class TorchAttention:
         self._bias: dict[tuple[int | None, torch.dtype], torch.Tensor] = {}
         self._workspaces: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
+    def allocate_cache(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> KVCache:
+        """As `AttentionBackend.allocate_cache`, on the CPU."""
+        assert device.type == "cpu"
+        return allocate_cache(num_blocks, block_size, num_kv_heads, head_dim, dtype)
+
     def forward(
+        self,
+        qk: torch.Tensor,
+        v: torch.Tensor,
+        rotation: Rotation,
+        cache: KVCache,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None,
+    ) -> torch.Tensor:
+        """As `AttentionBackend.forward`."""
+        # NOTE: queries and keys are rotated in place, where the projection wrote them: q, k and v stay views of it.
+        rotate_(qk, rotation)
+        num_heads = qk.shape[1] - v.shape[1]
+        return self.attend(qk[:, :num_heads], qk[:, num_heads:], v, cache, metadata, scale, sliding_window)
+
+    def attend(
         self,
         q: torch.Tensor,
         k: torch.Tensor,
@@ -70,7 +100,7 @@ class TorchAttention:
         scale: float,
         sliding_window: int | None,
     ) -> torch.Tensor:
-        """As `AttentionBackend.forward`: writes k and v (T, num_kv_heads, head_dim), returns (T, heads * head_dim)."""
+        """Writes rotated k, and v, both (T, num_kv_heads, head_dim), and attends. Returns (T, heads * head_dim)."""
         if metadata is not self._metadata:
             self._metadata = metadata
             self._writes.clear()

@@ -30,6 +30,7 @@ class ModelConfig:
     architecture: Hugging Face's class name, e.g. LlamaForCausalLM. family: name in the registry.
     max_position_embeddings: tokens of context that the model is good for, rope scaling counted in.
     eos_token_ids: every id that ends a sequence, in no particular order.
+    stored_dtype: the type of the checkpoint's weights by torch's name, where the configuration says it.
     """
 
     architecture: str
@@ -48,6 +49,7 @@ class ModelConfig:
     rope: RopeParameters
     traits: FamilyTraits
     eos_token_ids: tuple[int, ...] = ()
+    stored_dtype: str | None = None
 
     @property
     def sliding_windows(self) -> tuple[int | None, ...]:

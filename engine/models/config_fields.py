@@ -61,6 +61,9 @@ class ConfigFields:
             raise self.fail(key, f"must be a string, got {value!r}")
         return value
 
+    def optional_string(self, key: str) -> str | None:
+        return None if self.raw(key) is None else self.string(key)
+
     def optional_positive_int(self, key: str) -> int | None:
         return None if self.raw(key) is None else self.positive_int(key)
 

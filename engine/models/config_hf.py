@@ -50,6 +50,8 @@ def config_from_folder(folder: Path) -> ModelConfig:
         rope=rope,
         traits=family.read_traits(fields, num_layers),
         eos_token_ids=_eos_token_ids(folder, fields),
+        # NOTE: transformers 5 writes `dtype`, earlier releases wrote `torch_dtype`.
+        stored_dtype=fields.optional_string("dtype") or fields.optional_string("torch_dtype"),
     )
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.layers.activation import Activation, gate
 from engine.layers.attention import AttentionBackend, AttentionMetadata, KVCache
+from engine.layers.backend import Gate, HeadNormMethod, NormMethod
 from engine.layers.embedding import Embedding
 from engine.layers.linear import LinearMethod
-from engine.layers.norm import HeadNorm, RMSNorm
-from engine.layers.rotary import RotaryEmbedding, Rotation, rotate_
+from engine.layers.rotary import RotaryEmbedding, Rotation
 from engine.models.config import ModelConfig
 
 
@@ -26,7 +25,7 @@ class Attention:
 
     qkv: LinearMethod
     output: LinearMethod
-    qk_norm: HeadNorm | None
+    qk_norm: HeadNormMethod | None
     backend: AttentionBackend
     num_heads: int
     num_kv_heads: int
@@ -39,13 +38,11 @@ class Attention:
         """x: (T, hidden_size), normed. Returns (T, hidden_size)."""
         num_rotated = self.num_heads + self.num_kv_heads
         heads = self.qkv(x).view(x.shape[0], num_rotated + self.num_kv_heads, self.head_dim)
-        # NOTE: queries and keys are rotated in place, where the projection wrote them: q, k and v stay views of it.
-        rotated = heads[:, :num_rotated] if self.qk_norm is None else self.qk_norm(heads[:, :num_rotated])
-        rotate_(rotated, rotation)
-        q, k = rotated[:, : self.num_heads], rotated[:, self.num_heads :]
-        v = heads[:, num_rotated:]
+        qk, v = heads[:, :num_rotated], heads[:, num_rotated:]
+        if self.qk_norm is not None:
+            qk = self.qk_norm(qk)
         scale = self.head_dim**-0.5
-        return self.output(self.backend.forward(q, k, v, cache, metadata, scale, self.sliding_window))
+        return self.output(self.backend.forward(qk, v, rotation, cache, metadata, scale, self.sliding_window))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +51,18 @@ class GatedMLP:
 
     gate_up: LinearMethod
     down: LinearMethod
-    activation: Activation
+    gate: Gate
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: (T, hidden_size), normed. Returns (T, hidden_size)."""
-        return self.down(gate(self.gate_up(x), self.activation))
+        return self.down(self.gate(self.gate_up(x)))
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    attention_norm: RMSNorm
+    attention_norm: NormMethod
     attention: Attention
-    mlp_norm: RMSNorm
+    mlp_norm: NormMethod
     mlp: GatedMLP
 
 
@@ -80,7 +77,7 @@ class DecoderModel:
         config: ModelConfig,
         embedding: Embedding,
         layers: Sequence[DecoderLayer],
-        norm: RMSNorm,
+        norm: NormMethod,
         lm_head: LinearMethod,
         rotary: RotaryEmbedding,
     ) -> None:
@@ -117,6 +114,10 @@ class DecoderModel:
             update = layer.mlp(x)
         return self._norm(residual) if update is None else self._norm.add(residual, update)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Float32 logits, (R, vocab_size), of the final hidden states of R rows, (R, hidden_size)."""
-        return self._lm_head(hidden).float()
+    def logits(self, hidden: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Float32 logits, (R, vocab_size), of the final hidden states of R rows, (R, hidden_size).
+
+        out: where they are written, or None for a new tensor.
+        """
+        logits = self._lm_head(hidden)
+        return logits.float() if out is None else out.copy_(logits)

@@ -8,10 +8,9 @@ import torch
 
 from engine.errors import ModelLoadError
 from engine.layers.activation import ACTIVATIONS
-from engine.layers.attention import AttentionBackend
+from engine.layers.backend import HeadNormMethod, LayerBackend, NormMethod
 from engine.layers.embedding import Embedding
 from engine.layers.linear import LinearMethod, make_linear
-from engine.layers.norm import HeadNorm, RMSNorm
 from engine.layers.rotary import RotaryEmbedding
 from engine.models.config import ModelConfig
 from engine.models.decoder import Attention, DecoderLayer, DecoderModel, GatedMLP
@@ -76,14 +75,18 @@ def build_decoder(
     config: ModelConfig,
     source: WeightSource,
     dtype: torch.dtype,
-    backend: AttentionBackend,
+    backend: LayerBackend,
     progress: Progress,
     max_positions: int,
+    device: torch.device,
 ) -> DecoderModel:
-    """Reads all weights, one tensor at a time. Raises `ModelLoadError` where the source does not fit the config."""
+    """Reads all weights, one tensor at a time, to where they stay on `device`.
+
+    Raises `ModelLoadError` where the source does not fit the config.
+    """
     check_shape(config, source.origin)
-    builder = _Builder(config, source, dtype, backend, progress)
-    return builder.build(RotaryEmbedding(config.rope, config.head_dim, max_positions, dtype))
+    builder = _Builder(config, source, dtype, backend, progress, device)
+    return builder.build(RotaryEmbedding(config.rope, config.head_dim, max_positions, dtype, device))
 
 
 class _Builder:
@@ -92,13 +95,14 @@ class _Builder:
         config: ModelConfig,
         source: WeightSource,
         dtype: torch.dtype,
-        backend: AttentionBackend,
+        backend: LayerBackend,
         progress: Progress,
+        device: torch.device,
     ) -> None:
         self._config = config
         self._backend = backend
         self._shapes: Mapping[str, tuple[int, ...]] = expected_tensors(config)
-        self._loader = WeightLoader(source, dtype, progress)
+        self._loader = WeightLoader(source, dtype, device, progress)
         self._loader.expect(self._shapes, self._is_ignorable)
 
     def build(self, rotary: RotaryEmbedding) -> DecoderModel:
@@ -120,7 +124,7 @@ class _Builder:
             qkv=self._linear(*(f"{prefix}self_attn.{name}_proj" for name in "qkv")),
             output=self._linear(f"{prefix}self_attn.o_proj"),
             qk_norm=self._qk_norm(prefix) if config.traits.qk_norm else None,
-            backend=self._backend,
+            backend=self._backend.attention,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
@@ -129,7 +133,7 @@ class _Builder:
         mlp = GatedMLP(
             gate_up=self._linear(f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"),
             down=self._linear(f"{prefix}mlp.down_proj"),
-            activation=ACTIVATIONS[config.hidden_act],
+            gate=self._backend.gate(config.hidden_act),
         )
         return DecoderLayer(
             attention_norm=self._norm(f"{prefix}input_layernorm.weight"),
@@ -145,11 +149,11 @@ class _Builder:
             bias = self._loader.fused(f"{name}.bias" for name in names)
         return make_linear(self._loader.fused(f"{name}.weight" for name in names), bias)
 
-    def _norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self._loader.tensor(name), self._config.rms_norm_eps)
+    def _norm(self, name: str) -> NormMethod:
+        return self._backend.norm(self._loader.tensor(name), self._config.rms_norm_eps)
 
-    def _qk_norm(self, prefix: str) -> HeadNorm:
+    def _qk_norm(self, prefix: str) -> HeadNormMethod:
         q, k = (self._loader.tensor(f"{prefix}self_attn.{name}_norm.weight") for name in "qk")
         config = self._config
         weight = torch.cat((q.expand(config.num_heads, -1), k.expand(config.num_kv_heads, -1)))
-        return HeadNorm(weight, config.rms_norm_eps)
+        return self._backend.head_norm(weight, config.rms_norm_eps)

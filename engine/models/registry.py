@@ -13,7 +13,7 @@ from engine.models.model_files import ModelFiles, find_model_files
 if TYPE_CHECKING:
     import torch
 
-    from engine.layers.attention import AttentionBackend
+    from engine.layers.backend import LayerBackend
     from engine.models.decoder import DecoderModel
     from engine.models.weights import Progress, WeightSource
 
@@ -39,28 +39,36 @@ def read_config(model_dir: Path) -> ModelConfig:
 def load_model(
     model_dir: Path,
     dtype: torch.dtype | None,
-    backend: AttentionBackend,
+    backend: LayerBackend,
     progress: Progress,
     *,
     max_model_len: int | None = None,
+    device: torch.device | None = None,
+    random_weights: bool = False,
 ) -> LoadedModel:
-    """Reads the model at `model_dir` into memory.
+    """Reads the model at `model_dir` into the memory of `device` (None is the CPU).
 
-    dtype: None takes bfloat16 where the CPU computes with it, else float32. backend: computes attention in every layer.
+    dtype: None takes bfloat16 where the CPU computes with it, else float32; on a GPU the checkpoint's own 16-bit type,
+    or else bfloat16 (float16 on a GPU that has none). backend: makes the layers.
     progress: called with (phase, done, total). max_model_len: positions to prepare for, at most the model's own
-    context; None takes all of it.
+    context; None takes all of it. random_weights: reads the configuration only.
     Raises `ModelLoadError` for a path that holds no model, a damaged or incomplete file, or an unsupported family.
     """
+    import torch
+
     from engine.layers.linear import default_dtype
     from engine.models.decoder_loader import build_decoder, expected_tensors
+    from engine.models.weights_random import RandomSource
 
     files = find_model_files(model_dir)
     config = _read_config(files)
-    dtype = dtype or default_dtype()
+    device = device or torch.device("cpu")
+    dtype = dtype or default_dtype(device, config.stored_dtype)
     max_positions = min(max_model_len or config.max_position_embeddings, config.max_position_embeddings)
-    model = build_decoder(config, _open_weights(files, config), dtype, backend, progress, max_positions)
-    num_parameters = sum(_count(shape) for shape in expected_tensors(config).values())
-    return LoadedModel(model, config, dtype, num_parameters)
+    shapes = expected_tensors(config)
+    source = RandomSource(str(files.path), shapes) if random_weights else _open_weights(files, config)
+    model = build_decoder(config, source, dtype, backend, progress, max_positions, device)
+    return LoadedModel(model, config, dtype, sum(_count(shape) for shape in shapes.values()))
 
 
 def _read_config(files: ModelFiles) -> ModelConfig:

@@ -25,16 +25,20 @@ class WeightSource(Protocol):
         ...
 
     def read_into(self, name: str, out: torch.Tensor) -> None:
-        """Writes one tensor into `out`, of the same shape and any floating-point dtype, on the CPU."""
+        """Writes one tensor into `out`, of the same shape and any floating-point dtype, on any device."""
         ...
 
 
 class WeightLoader:
-    """Reads tensors of a source in the dtype of the model, and reports progress."""
+    """Reads tensors of a source in the dtype of the model, to its device, and reports progress.
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype, progress: Progress) -> None:
+    NOTE: a tensor is allocated where it stays and filled there, so the host never holds more than the one being read.
+    """
+
+    def __init__(self, source: WeightSource, dtype: torch.dtype, device: torch.device, progress: Progress) -> None:
         self._source = source
         self._dtype = dtype
+        self._device = device
         self._progress = progress
         self._shapes: Mapping[str, tuple[int, ...]] = {}
         self._done = 0
@@ -69,7 +73,7 @@ class WeightLoader:
         """The tensors one below the other in a single new one, of the model's dtype."""
         names = tuple(names)
         rows = [self._shapes[name][0] for name in names]
-        fused = torch.empty((sum(rows), *self._shapes[names[0]][1:]), dtype=self._dtype)
+        fused = torch.empty((sum(rows), *self._shapes[names[0]][1:]), dtype=self._dtype, device=self._device)
         for name, part in zip(names, torch.split(fused, rows), strict=True):
             self._source.read_into(name, part)
             self._done += 1

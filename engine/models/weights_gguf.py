@@ -65,7 +65,7 @@ class GgufSource:
         num_rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
         raw = np.frombuffer(self._file.data(tensor), dtype=np.uint8).reshape(num_rows, tensor.row_bytes)
         heads = self._heads.get(name.split(".")[-2])
-        order = None if heads is None else half_order(tensor.shape[0], heads)
+        order = None if heads is None else half_order(tensor.shape[0], heads).to(out.device)
         rows = out if out.dim() > 1 else out.unsqueeze(0)
         step = max(1, _CHUNK_VALUES // tensor.shape[-1])
         for start in range(0, num_rows, step):
@@ -73,9 +73,9 @@ class GgufSource:
             if order is None:
                 rows[start : start + step] = values
             elif out.dim() > 1:
-                rows[order[start : start + step]] = values.to(out.dtype)
+                rows[order[start : start + step]] = values.to(out)
             else:
-                out[order] = values[0].to(out.dtype)
+                out[order] = values[0].to(out)
 
     def _decode(self, raw: npt.NDArray[np.uint8], tensor: GgufTensor) -> npt.NDArray[np.float32]:
         """raw: bytes (rows, row_bytes). Returns new float32 values, (rows, columns)."""

@@ -14,7 +14,7 @@ from engine.core.plan import PendingStep, ScheduledSequence, StepPlan, StepResul
 from engine.core.request import Request
 from engine.cpu import usable_cpus
 from engine.layers.attention import KVCache
-from engine.layers.torch_attention import TorchAttention, allocate_cache
+from engine.layers.torch_backend import TorchBackend
 from engine.messages import AddSequence, LoadProgress, ModelInfo, RawLogprobs, SequenceId
 from engine.models.registry import LoadedModel, load_model, read_config
 from engine.runner.memory import (
@@ -61,12 +61,14 @@ class ModelRunner:
         torch.set_num_threads(config.num_threads or usable_cpus())
         check_max_model_len(config, read_config(config.model_dir).max_position_embeddings)
         dtype = None if config.dtype == "auto" else getattr(torch, config.dtype)
+        self._backend = TorchBackend()
         loaded = load_model(
             config.model_dir,
             dtype,
-            TorchAttention(),
+            self._backend,
             lambda phase, done, total: progress(LoadProgress(phase, done, total)),
             max_model_len=config.max_model_len,
+            random_weights=config.load_format == "dummy",
         )
         self._model = loaded.model
         self._block_size = config.block_size
@@ -80,7 +82,7 @@ class ModelRunner:
         bytes_per_block = block_bytes(loaded.config.num_layers, *shape, loaded.dtype.itemsize)
         num_blocks = choose_num_blocks(config, bytes_per_block, available_memory())
         max_model_len = choose_max_model_len(config, loaded.config.max_position_embeddings, num_blocks)
-        self._caches = _allocate_caches(loaded, num_blocks, config.block_size)
+        self._caches = self._allocate_caches(loaded, num_blocks)
         self._rows = RowTable(config.max_num_seqs, -(-max_model_len // config.block_size))
         self._last_launched: _LaunchedStep | None = None
         self.info = ModelInfo(
@@ -150,7 +152,7 @@ class ModelRunner:
         context = loaded.model.max_positions
         requests = list(_warm_up_requests(num_tokens, context, self._block_size))
         num_blocks = sum(len(request.block_ids) for request in requests)
-        caches = _allocate_caches(loaded, num_blocks, self._block_size)
+        caches = self._allocate_caches(loaded, num_blocks)
         rows = RowTable(len(requests), max(len(request.block_ids) for request in requests))
         prefill = tuple(ScheduledSequence(r, 0, r.num_tokens, samples=True) for r in requests)
         result = self._run_at_once(prefill, rows, caches)
@@ -168,14 +170,12 @@ class ModelRunner:
             return StepResult((), ())
         return self._run(build_step_inputs(scheduled, rows, self._block_size), len(scheduled), rows, caches)
 
-
-def _allocate_caches(loaded: LoadedModel, num_blocks: int, block_size: int) -> tuple[KVCache, ...]:
-    """Zeroed caches, one a layer, of `num_blocks` blocks and the dummy block."""
-    config = loaded.config
-    return tuple(
-        allocate_cache(num_blocks + 1, block_size, config.num_kv_heads, config.head_dim, loaded.dtype)
-        for _ in range(config.num_layers)
-    )
+    def _allocate_caches(self, loaded: LoadedModel, num_blocks: int) -> tuple[KVCache, ...]:
+        """Zeroed caches, one a layer, of `num_blocks` blocks and the dummy block."""
+        config = loaded.config
+        shape = (num_blocks + 1, self._block_size, config.num_kv_heads, config.head_dim)
+        allocate = self._backend.attention.allocate_cache
+        return tuple(allocate(*shape, loaded.dtype, torch.device("cpu")) for _ in range(config.num_layers))
 
 
 def _warm_up_requests(num_tokens: int, context: int, block_size: int) -> Iterator[Request]:

@@ -90,6 +90,8 @@ def build_step_inputs(scheduled: Sequence[ScheduledSequence], table: RowTable, b
             block_tables=torch.from_numpy(table.block_tables[row_indices, :most_blocks]),
             slot_mapping=torch.from_numpy(slots),
             num_decodes=num_decodes,
+            max_query_len=int(query_lens.max()),
+            max_seq_len=int(seq_lens.max()),
             query_lens=tuple(query_lens.tolist()),
             seq_lens_list=tuple(seq_lens.tolist()),
         ),

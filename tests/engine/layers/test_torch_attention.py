@@ -85,6 +85,8 @@ def make_batch(
         block_tables=tables,
         slot_mapping=torch.cat(slots),
         num_decodes=next((i for i, new in enumerate(query_lens) if new > 1), len(spans)),
+        max_query_len=max(query_lens),
+        max_seq_len=max(lengths),
         query_lens=query_lens,
         seq_lens_list=tuple(lengths),
     )
@@ -113,7 +115,7 @@ def dense(batch: Batch, scale: float, window: int | None) -> torch.Tensor:
 def check(batch: Batch, window: int | None, backend: TorchAttention | None = None) -> None:
     scale = batch.q.shape[2] ** -0.5
     backend = backend or TorchAttention()
-    out = backend.forward(batch.q, batch.k, batch.v, batch.cache, batch.metadata, scale, window)
+    out = backend.attend(batch.q, batch.k, batch.v, batch.cache, batch.metadata, scale, window)
     assert out.shape == (batch.q.shape[0], batch.q.shape[1] * batch.q.shape[2])
     assert out.dtype == batch.q.dtype
     difference = (out.double() - dense(batch, scale, window)).abs().max().item()

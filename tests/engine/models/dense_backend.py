@@ -5,21 +5,44 @@ from __future__ import annotations
 import torch
 
 from engine.layers.attention import AttentionMetadata, KVCache
+from engine.layers.rotary import Rotation, rotate_
+from engine.layers.torch_backend import TorchBackend
 
 
-class DenseBackend:
+class DenseBackend(TorchBackend):
+    """Torch's layers over `DenseAttention`."""
+
+    def __init__(self) -> None:
+        super().__init__(DenseAttention())
+
+
+class DenseAttention:
     """Every step must hold its sequences from position 0 on: nothing is read from a cache."""
+
+    def allocate_cache(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> KVCache:
+        raise NotImplementedError("nothing is cached")
 
     def forward(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
+        qk: torch.Tensor,
         v: torch.Tensor,
+        rotation: Rotation,
         cache: KVCache,
         metadata: AttentionMetadata,
         scale: float,
         sliding_window: int | None,
     ) -> torch.Tensor:
+        num_heads = qk.shape[1] - v.shape[1]
+        rotate_(qk, rotation)
+        q, k = qk[:, :num_heads], qk[:, num_heads:]
         repeats = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
         outputs = []
@@ -50,6 +73,8 @@ def flat_batch(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, At
         block_tables=empty,
         slot_mapping=torch.zeros(len(ids), dtype=torch.int64),
         num_decodes=0,
+        max_query_len=max(lens),
+        max_seq_len=max(lens),
         query_lens=lens,
         seq_lens_list=lens,
     )

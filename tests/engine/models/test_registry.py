@@ -56,8 +56,9 @@ def test_safetensors_models_do_not_import_gguf(tmp_path: Path) -> None:
     folder = make_checkpoint("llama", tmp_path, tokenizer=False)
     script = (
         "import sys; from pathlib import Path; from engine.models.registry import load_model\n"
-        "load_model(Path(sys.argv[1]), None, None, lambda *_: None)\n"
-        "assert not {'gguf', 'zmq', 'msgspec', 'transformers'} & set(sys.modules), 'heavy import'"
+        "from engine.layers.torch_backend import TorchBackend\n"
+        "load_model(Path(sys.argv[1]), None, TorchBackend(), lambda *_: None)\n"
+        "assert not {'gguf', 'zmq', 'msgspec', 'transformers', 'triton'} & set(sys.modules), 'heavy import'"
     )
     result = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

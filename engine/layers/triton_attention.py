@@ -1,0 +1,61 @@
+"""Attention over the paged cache by Triton kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.layers.attention import AttentionMetadata, KVCache
+from engine.layers.rotary import Rotation
+from kernels.kv_write import kv_write
+from kernels.paged_attention import paged_attention
+from kernels.rotary import rotary_, rotary_kv_write
+
+
+class TritonAttention:
+    """The `AttentionBackend` of the GPU. It keeps no state, so that a CUDA graph can hold its calls."""
+
+    def allocate_cache(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> KVCache:
+        """As `AttentionBackend.allocate_cache`, dense."""
+        shape = (num_blocks, block_size, num_kv_heads, head_dim)
+        return KVCache(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))
+
+    def forward(
+        self,
+        qk: torch.Tensor,
+        v: torch.Tensor,
+        rotation: Rotation,
+        cache: KVCache,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None,
+    ) -> torch.Tensor:
+        """As `AttentionBackend.forward`."""
+        num_heads = qk.shape[1] - v.shape[1]
+        if metadata.is_decode_only:
+            # NOTE: a decode is bound by launches and by memory, so one kernel turns and writes. Long prompts keep the
+            # two apart: there the kernel of rotated keys in place is the faster one.
+            rotary_kv_write(qk, v, rotation.cos, rotation.sin, cache.k, cache.v, metadata.slot_mapping)
+        else:
+            rotary_(qk, rotation.cos, rotation.sin)
+            kv_write(qk[:, num_heads:], v, cache.k, cache.v, metadata.slot_mapping)
+        attended = paged_attention(
+            qk[:, :num_heads],
+            cache.k,
+            cache.v,
+            query_starts=metadata.query_starts,
+            seq_lens=metadata.seq_lens,
+            block_tables=metadata.block_tables,
+            max_query_len=metadata.max_query_len,
+            max_seq_len=metadata.max_seq_len,
+            scale=scale,
+            sliding_window=sliding_window,
+        )
+        return attended.view(qk.shape[0], -1)
