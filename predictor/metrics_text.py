@@ -1,7 +1,8 @@
 """Our own metrics as Prometheus text or OpenMetrics 1.0, at a third of the cost of prometheus_client's encoders.
 
 The server's event loop writes the page between tokens, so what does not change from page to page, the labels' text, is
-kept. For metrics as ours are: names of letters, digits, `_` and `:`, no units, exemplars, times or native histograms.
+kept. And the colon of vLLM's names stays, in whose place prometheus_client's OpenMetrics writes an underscore.
+For metrics as ours are: names of letters, digits, `_` and `:`, no units, exemplars, times or native histograms.
 """
 
 from __future__ import annotations

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import platform
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from engine.messages import EngineStats, ModelInfo, SequenceId, SequenceOutput, StepOutputs
-from engine.metrics import EngineMetrics, RequestRecord
+from engine.metrics import EngineMetrics, RequestRecord, package_version
 
 GAUGES = (
     "kv_cache_waste_ratio",
@@ -34,9 +39,16 @@ HISTOGRAMS = (
     "engine_step_seconds",
     "request_prompt_tokens",
     "request_generation_tokens",
+    "request_inference_seconds",
+    "request_time_per_output_token_seconds",
+    "request_max_generation_tokens",
+    "request_prefill_computed_tokens",
+    "request_params_n",
+    "request_params_max_tokens",
     "step_batch_tokens",
     "step_batch_requests",
 )
+REPOSITORY = Path(__file__).parents[2]
 INFO = ModelInfo("LlamaForCausalLM", 100, 64, (2,), 16, 8, "float32", "cpu", 1000)
 
 
@@ -71,6 +83,7 @@ def record(reason: str = "stop", *, admitted: bool = True, first: bool = True) -
         finish_time=104.0,
         num_prompt_tokens=7,
         num_output_tokens=9 if first else 0,
+        max_tokens=20,
     )
 
 
@@ -83,7 +96,9 @@ def test_every_series_exists_at_zero_from_the_start(metrics: Metrics) -> None:
         assert metrics.value("requests_total", finish_reason=reason) == 0
     assert metrics.value("requests_rejected_total", reason="waiting_requests") == 0
     text = generate_latest(metrics.registry).decode()
-    assert 'pagedserve_info{architecture="",device="",dtype="",max_model_len="",model_name="m"' in text
+    assert (
+        'pagedserve_info{architecture="",device="",dtype="",max_model_len="",model_name="m",num_parameters=""' in text
+    )
     assert 'pagedserve_cache_config_info{block_size="",model_name="m",num_blocks=""} 0.0' in text
 
 
@@ -91,7 +106,7 @@ def test_info_is_replaced_when_the_model_is_loaded(metrics: Metrics) -> None:
     metrics.events.on_ready(INFO)
     text = generate_latest(metrics.registry).decode()
     assert text.count("pagedserve_info{") == 1
-    assert 'device="cpu",dtype="float32",max_model_len="64",model_name="m"' in text
+    assert 'device="cpu",dtype="float32",max_model_len="64",model_name="m",num_parameters="1000"' in text
     assert metrics.value("cache_config_info", block_size="16", num_blocks="8") == 1
     assert metrics.value("kv_cache_blocks", state="free") == 8
 
@@ -192,12 +207,50 @@ def test_gauges_are_zero_once_the_engine_is_down(metrics: Metrics) -> None:
     assert [metrics.value(name) for name in GAUGES] == [0] * len(GAUGES)
 
 
+def test_a_request_of_several_sequences(metrics: Metrics) -> None:
+    metrics.events.on_finished(replace(record(), n=3, num_output_tokens=9, longest_output=6, num_cached_tokens=5))
+    assert metrics.value("request_params_n_sum") == 3
+    assert metrics.value("request_params_max_tokens_sum") == 20
+    assert metrics.value("request_generation_tokens_sum") == 9
+    assert metrics.value("request_max_generation_tokens_sum") == 6
+    assert metrics.value("request_prefill_computed_tokens_sum") == 2
+    assert metrics.value("request_inference_seconds_sum") == 3.5
+    # Three seconds of decoding, three tokens a sequence: two gaps.
+    assert metrics.value("request_time_per_output_token_seconds_sum") == 1.5
+
+
+def test_a_request_of_one_token_has_no_time_per_further_token(metrics: Metrics) -> None:
+    metrics.events.on_finished(replace(record(), num_output_tokens=1))
+    assert metrics.value("request_decode_seconds_count") == 1
+    assert metrics.value("request_time_per_output_token_seconds_count") == 0
+
+
+def test_versions(metrics: Metrics) -> None:
+    (sample,) = [s for family in metrics.registry.collect() for s in family.samples if s.name.endswith("build_info")]
+    assert sample.value == 1
+    assert sample.labels.keys() == {"model_name", "version", "python", "torch", "triton"}
+    assert sample.labels["version"] == package_version()
+    assert sample.labels["python"] == platform.python_version()
+    assert sample.labels["torch"] != "unknown"
+    assert package_version("no-such-package") == "unknown"
+
+
+def test_bounds_that_the_rules_name() -> None:
+    """SLOs count the requests below a bound: without a bucket of that very bound they would count none."""
+    text = "".join(path.read_text() for path in (REPOSITORY / "manifests").rglob("*.yaml"))
+    named = set(re.findall(r'pagedserve_(\w+)_bucket\{[^}]*le="([0-9.]+)"', text))
+    assert named
+    metrics = Metrics()
+    for name, bound in named:
+        assert metrics.value(f"{name}_bucket", le=bound) == 0
+
+
 def test_refusals_by_reason(metrics: Metrics) -> None:
     metrics.events.on_rejected("waiting_requests")
     assert metrics.value("requests_rejected_total", reason="waiting_requests") == 1
 
 
-@pytest.mark.parametrize("seconds", [0.002, 0.03, 0.4, 6.0])
+@pytest.mark.parametrize("seconds", [0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.4, 4.9])
 def test_buckets_separate_a_gpu_step_from_a_laptops(metrics: Metrics, seconds: float) -> None:
     """Within the span of one step on either kind of machine, doubling a latency moves it by at least one bucket."""
     metrics.events.on_inter_token(seconds, 1)
