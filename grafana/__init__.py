@@ -1,1 +1,1 @@
-"""Grafana dashboards as code, and their generated JSON."""
+"""Dashboards as code: `python -m grafana` writes grafana/dashboards, `python -m grafana.preview` draws them."""

@@ -1,0 +1,472 @@
+"""Autoscaling: what KEDA sees next to what it does."""
+
+from __future__ import annotations
+
+from grafana.board import Board, Line, Section
+from grafana.boards.service import ENGINE_UP
+from grafana.events import ALERT, SCALE_DOWN, SCALE_UP
+from grafana.links import doc, panel, runbook
+from grafana.panels import Builder, Note, lines, number, states
+from grafana.queries import (
+    BY_POD,
+    BY_SERVICE,
+    DEPLOYMENT,
+    POD,
+    SERVICE,
+    SERVICE_LEGEND,
+    Query,
+    of_hpa,
+    of_service,
+)
+
+# NOTE: the queries of manifests/keda/base, for each of the services chosen (a test compares them). KEDA's own window of a
+# minute, and not $__rate_interval, so that a panel shows the very number that KEDA gets.
+REQUESTS = (
+    f"sum by ({BY_SERVICE}) (avg_over_time(pagedserve_requests_running{{{SERVICE}}}[1m])\n"
+    f"+ avg_over_time(pagedserve_requests_waiting{{{SERVICE}}}[1m]))"
+)
+KV_USAGE = f"100 * sum by ({BY_SERVICE}) (avg_over_time(pagedserve_kv_cache_usage_ratio{{{SERVICE}}}[1m]))"
+_REPLICAS = f"inferenceservice:pagedserve_replicas:count{{{SERVICE}}}"
+_NAMESPACE = 'namespace=~"$namespace"'
+_AVERAGE = ',metric_target_type="average"'
+
+
+def _hpa(metric: str, matchers: str = "") -> str:
+    return f"kube_horizontalpodautoscaler_{metric}{{{_NAMESPACE}{matchers}}}"
+
+
+def _keda(metric: str) -> str:
+    """A metric of KEDA's operator, with the service's name. Scraped without honorLabels its namespace is "
+    "exported_*."""
+    named = f'label_replace({metric}, "namespace", "$1", "exported_namespace", "(.+)")'
+    return (
+        f"{of_service(named, 'scaledObject', '-predictor')}\n"
+        f"and on (namespace, inferenceservice) last_over_time({_REPLICAS}[3d])"
+    )
+
+
+def _target(index: int) -> Query:
+    matchers = f',metric_name=~"s{index}-.+"{_AVERAGE}'
+    return Query(of_hpa(_hpa("spec_target_metric", matchers)), f"{SERVICE_LEGEND} threshold")
+
+
+def _now() -> list[Builder]:
+    def replicas(panel_id: int, title: str, expr: str, note: Note, no_value: str = "No data") -> Builder:
+        return number(
+            panel_id,
+            title,
+            "none",
+            note,
+            [Query(expr, SERVICE_LEGEND)],
+            decimals=0,
+            no_value=no_value,
+            steps=((None, "blue"),),
+        )
+
+    blind = of_hpa(_hpa("status_condition", ',condition="ScalingActive",status="false"'))
+    return [
+        replicas(
+            1,
+            "Desired by the autoscaler",
+            of_hpa(_hpa("status_desired_replicas")),
+            Note(
+                "Replicas that the HorizontalPodAutoscaler (which KEDA makes) wants.",
+                "between minimum and maximum, steady for a steady load.",
+                "Replicas that each signal asks for, below.",
+            ),
+            "No HPA",
+        ),
+        replicas(
+            2,
+            "Ready",
+            f"inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}}",
+            Note(
+                "Engines that take requests.",
+                "equal to desired, or below it for the time of a load.",
+                "Pods, below.",
+            ),
+            "No replica",
+        ),
+        number(
+            3,
+            "Room to the maximum",
+            "percentunit",
+            Note(
+                "How much of the maximum is still unused.",
+                "above 0: at 0 further load will queue and then be refused.",
+                "raise maxReplicaCount if the cluster has nodes for it.",
+            ),
+            [
+                Query(
+                    f"1 - {of_hpa(_hpa('status_desired_replicas'))}\n/\n{of_hpa(_hpa('spec_max_replicas'))}",
+                    SERVICE_LEGEND,
+                )
+            ],
+            steps=((None, "red"), (0.01, "yellow"), (0.25, "green")),
+            decimals=0,
+            links=[runbook("PagedServeScaledToMaximum")],
+            no_value="No HPA",
+        ),
+        states(
+            4,
+            "Autoscaler reads its metrics",
+            Note(
+                "Whether the HPA can compute (its condition ScalingActive).",
+                "sees. Blind, it holds the replicas where they are, whatever the load. At 0 replicas it rests.",
+                "kubectl describe hpa and scaledobject name the query that fails.",
+            ),
+            [Query(blind, SERVICE_LEGEND)],
+            {0: ("sees", "green"), 1: ("blind", "red")},
+            links=[runbook("PagedServeAutoscalerBlind")],
+            no_value="No HPA",
+        ),
+    ]
+
+
+def _decision() -> Section:
+    asked = of_hpa(
+        f"{_hpa('status_target_metric', _AVERAGE)}\n  / {_hpa('spec_target_metric', _AVERAGE)}\n"
+        f"  * on (namespace, horizontalpodautoscaler) group_left ()\n  {_hpa('status_current_replicas')}",
+        f"{BY_SERVICE}, metric_name",
+    )
+    return Section(
+        101,
+        "Decision",
+        [
+            Line(
+                10,
+                [
+                    lines(
+                        10,
+                        "Replicas: desired, existing, ready",
+                        "none",
+                        Note(
+                            "What the HPA wants, what the Deployment has, and how many of them take requests, "
+                            "between "
+                            "minimum and maximum.",
+                            "existing follows desired at once, ready within the time of a load.",
+                            "desired above ready for long: Pods below. Desired at the maximum: it cannot do more.",
+                        ),
+                        [
+                            Query(of_hpa(_hpa("status_desired_replicas")), f"{SERVICE_LEGEND} desired"),
+                            Query(of_hpa(_hpa("status_current_replicas")), f"{SERVICE_LEGEND} existing"),
+                            Query(
+                                f"inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}}",
+                                f"{SERVICE_LEGEND} ready",
+                            ),
+                            Query(of_hpa(_hpa("spec_min_replicas")), f"{SERVICE_LEGEND} minimum"),
+                            Query(of_hpa(_hpa("spec_max_replicas")), f"{SERVICE_LEGEND} maximum"),
+                        ],
+                        dashed=(".* minimum", ".* maximum"),
+                        colors={".* minimum": "text", ".* maximum": "red"},
+                        decimals=0,
+                        links=[runbook("PagedServeScaledToMaximum"), doc("autoscaling.md", "How it scales")],
+                    ),
+                    lines(
+                        11,
+                        "Replicas that each signal asks for",
+                        "none",
+                        Note(
+                            "Each metric of the HPA over its target, times the replicas that there are. The HPA "
+                            "takes the "
+                            "largest, rounded up, within 10 % it does nothing.",
+                            "one signal leads, as the load is: s0 is the first trigger (requests), s1 the second "
+                            "(KV cache).",
+                            "the signal that leads, below. A small service has one that never leads: that is fine.",
+                        ),
+                        [
+                            Query(asked, f"{SERVICE_LEGEND} {{{{metric_name}}}}"),
+                            Query(of_hpa(_hpa("status_desired_replicas")), f"{SERVICE_LEGEND} desired"),
+                        ],
+                        dashed=(".* desired",),
+                        colors={".* desired": "text"},
+                        links=[doc("autoscaling.md", "The formula")],
+                    ),
+                ],
+            )
+        ],
+    )
+
+
+def _signals() -> Section:
+    return Section(
+        102,
+        "Signals: what KEDA sees",
+        [
+            Line(
+                8,
+                [
+                    lines(
+                        20,
+                        "Requests per replica",
+                        "none",
+                        Note(
+                            "KEDA's query of the trigger `requests` (running and waiting, mean over a minute), "
+                            "divided by the "
+                            "pods that Prometheus sees, and the trigger's threshold.",
+                            "around the threshold or below.",
+                            "above it: desired must rise, in steps that are a load time apart.",
+                        ),
+                        [
+                            Query(f"{REQUESTS}\n/ on (namespace, inferenceservice)\n{_REPLICAS}", SERVICE_LEGEND),
+                            _target(0),
+                        ],
+                        dashed=(".* threshold",),
+                        colors={".* threshold": "red"},
+                        links=[panel("Engine", 20, "Engine: the batch"), doc("autoscaling.md", "How to set it")],
+                    ),
+                    lines(
+                        21,
+                        "KV cache per replica",
+                        "percent",
+                        Note(
+                            "KEDA's query of the trigger `kv_usage` (the sum over the pods in percent, mean over "
+                            "a minute), "
+                            "divided by the pods that Prometheus sees, and the trigger's threshold.",
+                            "below the threshold: the rest takes what running sequences still generate.",
+                            "above it for long at the maximum of replicas: preemptions come.",
+                        ),
+                        [
+                            Query(f"{KV_USAGE}\n/ on (namespace, inferenceservice)\n{_REPLICAS}", SERVICE_LEGEND),
+                            _target(1),
+                        ],
+                        dashed=(".* threshold",),
+                        colors={".* threshold": "red"},
+                        soft_top=100,
+                        links=[panel("Engine", 40, "Engine: KV blocks"), runbook("PagedServePreemptionStorm")],
+                    ),
+                    lines(
+                        22,
+                        "Running and waiting, whole service",
+                        "none",
+                        Note(
+                            "The parts of the first signal, as they are at each scrape.",
+                            "waiting near 0.",
+                            "waiting grows with ready replicas at the maximum: the service is too small.",
+                        ),
+                        [
+                            Query(
+                                f"inferenceservice:pagedserve_requests_running:sum{{{SERVICE}}}",
+                                f"{SERVICE_LEGEND} running",
+                            ),
+                            Query(
+                                f"inferenceservice:pagedserve_requests_waiting:sum{{{SERVICE}}}",
+                                f"{SERVICE_LEGEND} waiting",
+                            ),
+                        ],
+                        stacked=True,
+                        links=[runbook("PagedServeSaturated")],
+                    ),
+                ],
+            ),
+            Line(
+                8,
+                [
+                    lines(
+                        23,
+                        "Values that KEDA has read",
+                        "none",
+                        Note(
+                            "What KEDA's operator got from each trigger: the total demand, before it is divided "
+                            "by replicas.",
+                            "equal to the panels above times the replicas.",
+                            "it stands still while the panels above move: KEDA asks another Prometheus, or fails "
+                            "(errors below).",
+                        ),
+                        [
+                            Query(
+                                "max by (namespace, inferenceservice, scaledObject, metric) "
+                                f"({_keda('keda_scaler_metrics_value')})",
+                                "{{namespace}}/{{scaledObject}} {{metric}}",
+                            )
+                        ],
+                        no_value="KEDA's operator is not scraped",
+                        links=[runbook("PagedServeScalerErrors")],
+                    ),
+                    states(
+                        24,
+                        "Triggers active",
+                        Note(
+                            "Whether a trigger is above its activation threshold. It decides about the step from "
+                            "and to 0 only.",
+                            "active while there is load. With a minimum above 0 nothing depends on it.",
+                            "all inactive and pods still there: cooldownPeriod runs.",
+                        ),
+                        [
+                            Query(
+                                "max by (namespace, inferenceservice, scaledObject, metric) "
+                                f"({_keda('keda_scaler_active')})",
+                                "{{scaledObject}} {{metric}}",
+                            )
+                        ],
+                        {0: ("inactive", "blue"), 1: ("active", "green")},
+                        no_value="KEDA's operator is not scraped",
+                        links=[doc("autoscaling.md", "Scale to zero")],
+                    ),
+                    lines(
+                        25,
+                        "Waiting in the gateway",
+                        "none",
+                        Note(
+                            "Requests that the endpoint picker holds while no pod is ready (flow control), by pool.",
+                            "0, but for the load of a first pod after a sleep.",
+                            "it grows with pods ready: the picker does not see them.",
+                        ),
+                        [
+                            Query(
+                                "sum by (namespace, inference_pool) (inference_extension_flow_control_queue_size"
+                                f'{{{_NAMESPACE},inference_pool=~"$inferenceservice"}})',
+                                "{{namespace}}/{{inference_pool}}",
+                            )
+                        ],
+                        no_value="No endpoint picker with flow control",
+                        links=[runbook("PagedServeEndpointPickerDown")],
+                    ),
+                ],
+            ),
+        ],
+    )
+
+
+def _pods() -> Section:
+    return Section(
+        103,
+        "Pods: what it costs to scale",
+        [
+            Line(
+                8,
+                [
+                    lines(
+                        30,
+                        "Pods ready, loading and missing",
+                        "none",
+                        Note(
+                            "Ready: takes requests. Loading: its server answers, and its engine does not take "
+                            "requests yet. "
+                            "Missing: wanted, and no container of it runs yet.",
+                            "loading and missing only after desired rose, for the time of a load.",
+                            "missing for long: no node, or an image that cannot be pulled. Loading for long: "
+                            "slow weights.",
+                        ),
+                        [
+                            Query(f"sum(inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})", "ready"),
+                            Query(
+                                f"sum({_REPLICAS} - inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})",
+                                "loading",
+                            ),
+                            Query(
+                                f"clamp_min(sum(kube_deployment_spec_replicas{{{DEPLOYMENT}}}) - sum({_REPLICAS}), 0)",
+                                "missing",
+                            ),
+                        ],
+                        stacked=True,
+                        colors={"ready": "green", "loading": "yellow", "missing": "red"},
+                        decimals=0,
+                        links=[runbook("PagedServeNoReplicas"), runbook("PagedServeReplicaNotReady")],
+                    ),
+                    states(
+                        31,
+                        "State of each pod",
+                        Note(
+                            "Whether a pod's engine takes requests; the orange part at the start is the time of "
+                            "a load.",
+                            "a load is shorter than the period of the scale-up policy (180 s unless set).",
+                            "longer loads: the autoscaler starts more pods than are needed. Set its "
+                            "periodSeconds to a load.",
+                        ),
+                        [Query(f"max by ({BY_POD}) (pagedserve_engine_up{{{POD}}})", "{{pod}}")],
+                        ENGINE_UP,
+                        links=[
+                            doc("autoscaling.md", "How to measure a load"),
+                            runbook("PagedServeReplicaNotReady"),
+                        ],
+                    ),
+                ],
+            )
+        ],
+    )
+
+
+def _trouble() -> Section:
+    errors = (
+        "sum by (namespace, inferenceservice, scaledObject) "
+        f"({_keda('increase(keda_scaled_object_errors_total[$__rate_interval])')})"
+    )
+    return Section(
+        104,
+        "Trouble",
+        [
+            Line(
+                8,
+                [
+                    lines(
+                        40,
+                        "KEDA's errors",
+                        "none",
+                        Note(
+                            "Times that KEDA could not evaluate a ScaledObject, in the interval of a point.",
+                            "0. After more than failureThreshold in a row its fallback stands in for the load.",
+                            "kubectl describe scaledobject names the query. The HPA does not show it: it has the "
+                            "fallback's number.",
+                        ),
+                        [Query(errors, "{{namespace}}/{{scaledObject}}")],
+                        steps=((None, "green"), (1, "red")),
+                        soft_top=2,
+                        no_value="KEDA's operator is not scraped",
+                        links=[runbook("PagedServeScalerErrors")],
+                    ),
+                    lines(
+                        41,
+                        "How long KEDA waits for an answer",
+                        "s",
+                        Note(
+                            "Latency of each trigger's query, as KEDA measures it.",
+                            "below a second; at 5 s, the triggers' timeout (line), it counts as an error.",
+                            "a busy Prometheus: its own dashboards.",
+                        ),
+                        [
+                            Query(
+                                "max by (namespace, inferenceservice, scaledObject, metric) "
+                                f"({_keda('keda_scaler_metrics_latency_seconds')})",
+                                "{{scaledObject}} {{metric}}",
+                            )
+                        ],
+                        steps=((None, "green"), (5, "red")),
+                        no_value="KEDA's operator is not scraped",
+                        links=[runbook("PagedServeScalerErrors")],
+                    ),
+                    states(
+                        42,
+                        "Held back by a bound",
+                        Note(
+                            "The HPA's condition ScalingLimited: it wants more than its maximum, or less than "
+                            "its minimum, or "
+                            "its policies slow it down.",
+                            "free, or at the minimum in quiet hours.",
+                            "at the maximum: PagedServeScaledToMaximum.",
+                        ),
+                        [
+                            Query(
+                                of_hpa(_hpa("status_condition", ',condition="ScalingLimited",status="true"')),
+                                SERVICE_LEGEND,
+                            )
+                        ],
+                        {0: ("free", "green"), 1: ("limited", "orange")},
+                        no_value="No HPA",
+                        links=[runbook("PagedServeScaledToMaximum")],
+                    ),
+                ],
+            )
+        ],
+    )
+
+
+def autoscaling() -> Board:
+    return Board(
+        title="Autoscaling",
+        description="What the autoscaler sees next to what it does. Thresholds, minimum and maximum are those of the "
+        "HorizontalPodAutoscaler, from kube-state-metrics; vertical marks are changes of the number of replicas.",
+        since="6h",
+        sections=[Section(100, "Now", [Line(4, _now())]), _decision(), _signals(), _pods(), _trouble()],
+        events=(SCALE_UP, SCALE_DOWN, ALERT),
+    )

@@ -1,0 +1,106 @@
+"""The row of the GPUs, from NVIDIA's DCGM exporter.
+
+NOTE: a classic dashboard cannot hide a row by its data. The row is collapsed, so that it asks nothing until somebody
+opens it, and repeated over the models of the GPUs that the chosen pods have. Without the exporter, or on CPUs, that
+variable is empty; from Grafana 11 on the head of the row then shows once, with "All" in place of a model.
+"""
+
+from __future__ import annotations
+
+from grafana.board import Line, Section
+from grafana.panels import Builder, Note, lines
+from grafana.queries import Query
+from grafana.variables import of_gpu
+
+NO_GPU = "No GPU, or no DCGM exporter"
+_LEGEND = "{{pod}} GPU {{gpu}}"
+
+
+def _gpu(metric: str) -> str:
+    return of_gpu(f'{metric}{{modelName=~"$gpu_model"}}')
+
+
+def _panel(panel_id: int, title: str, unit: str, note: Note, metric: str, top: float | None = None) -> Builder:
+    expr = f"max by (namespace, pod, gpu) ({_gpu(metric)})"
+    return lines(panel_id, title, unit, note, [Query(expr, _LEGEND)], top=top, no_value=NO_GPU)
+
+
+def gpus(row_id: int, first_id: int) -> Section:
+    utilisation = _panel(
+        first_id,
+        "GPU utilisation",
+        "percent",
+        Note(
+            "The part of the time in which any kernel ran. One stream alone already shows some 90 %.",
+            "above 90 % while requests run; low with a long queue means that something else holds the engine up.",
+            "Tensor cores and memory bandwidth beside say how hard the GPU works; Steps above whether the CPU is "
+            "the brake.",
+        ),
+        "DCGM_FI_DEV_GPU_UTIL",
+        100,
+    )
+    activity = lines(
+        first_id + 1,
+        "Tensor cores and memory bandwidth",
+        "percentunit",
+        Note(
+            "The share of cycles in which tensor cores, and the interface to the GPU's memory, were active.",
+            "decode is bound by memory (0.5 to 0.8 of it), prefill by tensor cores.",
+            "both low and the batch small: more requests fit. Memory high: the GPU is full, whatever its utilisation.",
+        ),
+        [
+            Query(f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_PROF_PIPE_TENSOR_ACTIVE')})", f"{_LEGEND} tensor"),
+            Query(f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_PROF_DRAM_ACTIVE')})", f"{_LEGEND} memory"),
+        ],
+        top=1,
+        no_value=NO_GPU,
+    )
+    memory = lines(
+        first_id + 2,
+        "GPU memory used",
+        "percentunit",
+        Note(
+            "Memory of the GPU in use: weights, KV pool and work space, all taken at the start.",
+            "flat, near --memory_utilization (0.9).",
+            "it grows: another process on the GPU. Far below: the KV pool was bounded by a flag, see KV cache.",
+        ),
+        [
+            Query(
+                f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_DEV_FB_USED')})\n/\n(\n"
+                f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_DEV_FB_USED')})\n+\n"
+                f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_DEV_FB_FREE')})\n)",
+                _LEGEND,
+            )
+        ],
+        steps=((None, "green"), (0.97, "red")),
+        top=1,
+        no_value=NO_GPU,
+    )
+    power = _panel(
+        first_id + 3,
+        "GPU power",
+        "watt",
+        Note(
+            "Power that the GPU draws.",
+            "rises and falls with the load, below the card's limit.",
+            "flat at the limit: the clock is held down (power or heat). Idle power under load: see Steps.",
+        ),
+        "DCGM_FI_DEV_POWER_USAGE",
+    )
+    return Section(
+        row_id,
+        "GPU: $gpu_model",
+        [
+            Line(
+                8,
+                [
+                    utilisation,
+                    activity,
+                    memory,
+                    power,
+                ],
+            )
+        ],
+        collapsed=True,
+        repeat="gpu_model",
+    )

@@ -1,0 +1,43 @@
+"""Annotations: what happened, as marks on every panel's time axis."""
+
+from __future__ import annotations
+
+from grafana.board import Event
+from grafana.queries import DEPLOYMENT, SERVICE, of_service
+
+_REPLICAS = f"kube_deployment_spec_replicas{{{DEPLOYMENT}}}"
+
+
+def _scaled(sign: str) -> str:
+    """The new number of replicas, as a label, in the minute after it changed.
+
+    NOTE: `count_values` makes a label of a value, since the text of an annotation can name labels only.
+    """
+    changed = f"{_REPLICAS} {sign} {_REPLICAS} offset 1m"
+    return (
+        f'count_values by (namespace, inferenceservice) ("replicas", {of_service(changed, "deployment", "-predictor")})'
+    )
+
+
+SCALE_UP = Event(
+    "Scaled out", _scaled(">"), "blue", "{{inferenceservice}}: {{replicas}} replicas", "Scaled out in {{namespace}}"
+)
+SCALE_DOWN = Event(
+    "Scaled in", _scaled("<"), "purple", "{{inferenceservice}}: {{replicas}} replicas", "Scaled in in {{namespace}}"
+)
+ROLL_OUT = Event(
+    "Version",
+    f"count by (namespace, inferenceservice, version) (pagedserve_info{{{SERVICE}}} == 1)\n"
+    f"unless on (namespace, inferenceservice, version) (pagedserve_info{{{SERVICE}}} offset 5m == 1)",
+    "green",
+    "{{inferenceservice}}: version {{version}}",
+    "A first replica of this version (or of the service) serves",
+)
+ALERT = Event(
+    "Alert",
+    'count by (alertname, severity, namespace, inferenceservice) (ALERTS{alertname=~"PagedServe.+",alertstate="firing",'
+    'severity!="info",namespace=~"$namespace|",inferenceservice=~"$inferenceservice|"})',
+    "red",
+    "{{alertname}}",
+    "{{severity}}: {{namespace}}/{{inferenceservice}}",
+)
