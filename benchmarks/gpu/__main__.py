@@ -1,0 +1,124 @@
+"""Proves and measures the GPU path in under 8 minutes, and prints one table.
+
+    python -m benchmarks.gpu [--sections kernels,attention,...] [--seconds 465] [--output FILE] [--smoke]
+
+Needs a CUDA device, torch 2.11 or newer with its Triton, and nothing from a network; transformers is measured beside
+the engine where it can be imported. Exits with 1 where a check fails or a target is missed.
+
+--sections: a selection of those listed by --help, in order. --output: the table also goes to this file.
+--smoke: tiny shapes on the CPU under Triton's interpreter: tests the script, measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu.results import Result, parse, table
+
+SECTIONS: dict[str, float] = {
+    "kernels": 110,
+    "attention": 70,
+    "layers": 50,
+    "engine": 60,
+    "qwen2.5-0.5b": 100,
+    "llama-3.1-8b": 200,
+}
+"""By name, the seconds that a section may take at most; it leaves out what does not fit."""
+DEFAULT_SECONDS = 465
+GRACE_SECONDS = 15
+"""A section that still runs so long after its time is ended."""
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(words)
+    names = arguments.sections.split(",") if arguments.sections else list(SECTIONS)
+    if unknown := [name for name in names if name not in SECTIONS]:
+        print(f"unknown section {', '.join(unknown)}; known are {', '.join(SECTIONS)}", file=sys.stderr)
+        return 2
+    end = time.monotonic() + arguments.seconds
+    # NOTE: each section has a process of its own: a fault on the device ends that section alone, its memory is free
+    # for the next one, and its time can be bounded. A smoke run saves the starts.
+    groups = [names] if arguments.smoke else [[name] for name in names]
+    results: list[Result] = []
+    for group in groups:
+        started = time.monotonic()
+        seconds = min(end - started, sum(SECTIONS[name] for name in group))
+        if seconds <= 0:
+            results.append(Result(",".join(group), "section", note="no time left"))
+            continue
+        results += _run_group(group, seconds, arguments.smoke)
+        print(f"{','.join(group)} took {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    text = table(results)
+    print(text)
+    if arguments.output is not None:
+        arguments.output.write_text(text + "\n", encoding="utf-8")
+    failed = sum(result.passed is False for result in results)
+    met = sum(result.passed is True for result in results)
+    print(f"{len(results)} rows, {met} checks and targets met, {failed} not", flush=True)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.partition("\n")[0])
+    parser.add_argument("--sections", help=f"some of {', '.join(SECTIONS)}, separated by commas; all by default")
+    parser.add_argument("--seconds", type=float, default=DEFAULT_SECONDS, help="for all sections together")
+    parser.add_argument("--output", type=Path, help="write the table to this file too")
+    parser.add_argument("--smoke", action="store_true", help="tiny shapes on the CPU under Triton's interpreter")
+    return parser
+
+
+def _run_group(names: Sequence[str], seconds: float, is_smoke: bool) -> list[Result]:
+    """Runs sections in one process and collects their rows as they come."""
+    environment = dict(os.environ)
+    if is_smoke:
+        environment["TRITON_INTERPRET"] = "1"  # must be there before triton is imported
+    else:
+        environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, "-m", "benchmarks.gpu.section", *(["--smoke"] if is_smoke else []), "--seconds"]
+    process = subprocess.Popen(
+        [*command, str(seconds), *names],
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    was_ended = threading.Event()
+
+    def end() -> None:
+        was_ended.set()
+        process.kill()
+
+    timer = threading.Timer(seconds + GRACE_SECONDS, end)
+    timer.start()
+    results: list[Result] = []
+    try:
+        for line in process.stdout:
+            if (result := parse(line)) is not None:
+                results.append(result)
+                print(table([result]).splitlines()[-1], file=sys.stderr, flush=True)
+            else:
+                print(line, end="", file=sys.stderr, flush=True)
+        code = process.wait()
+    finally:
+        timer.cancel()
+        process.kill()
+    if was_ended.is_set():
+        results.append(Result(",".join(names), "section", passed=False, note=f"ended after {seconds:.0f} s"))
+    elif code != 0:
+        results.append(
+            Result(",".join(names), "section", passed=False, note=f"failed with exit code {code}: see above")
+        )
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())
