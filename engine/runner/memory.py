@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config import EngineConfig
@@ -21,24 +22,42 @@ def block_bytes(num_layers: int, block_size: int, num_kv_heads: int, head_dim: i
     return 2 * num_layers * block_size * num_kv_heads * head_dim * itemsize
 
 
-def choose_num_blocks(config: EngineConfig, bytes_per_block: int, available: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes that the KV pool may take, and in words where they come from."""
+
+    num_bytes: int
+    source: str
+
+
+def cpu_budget(available: int) -> Budget:
+    """min(4 GiB, a quarter of `available` bytes)."""
+    num_bytes = min(MAX_CPU_POOL_BYTES, available // CPU_POOL_SHARE)
+    return Budget(num_bytes, f"a quarter of the {available >> 20} MiB of memory left")
+
+
+def given_budget(config: EngineConfig) -> Budget | None:
+    """The bytes that the configuration gives, in `kv_cache_memory`, if it does."""
+    if config.kv_cache_memory is None:
+        return None
+    return Budget(config.kv_cache_memory, f"kv_cache_memory={config.kv_cache_memory}")
+
+
+def choose_num_blocks(config: EngineConfig, bytes_per_block: int, measure: Callable[[], Budget]) -> int:
     """Usable KV blocks (the dummy block comes on top).
 
-    `num_kv_blocks` if given; else as many as fit `kv_cache_memory` bytes, or min(4 GiB, a quarter of `available`
-    bytes), the dummy block counted. Raises `ConfigError` when not even one fits.
+    `num_kv_blocks` if given; else as many as fit `kv_cache_memory`, or what `measure` says, the dummy block counted.
+    Raises `ConfigError` when not even one fits.
     """
     if config.num_kv_blocks is not None:
         return config.num_kv_blocks
-    budget = config.kv_cache_memory
-    source = f"kv_cache_memory={budget}"
-    if budget is None:
-        budget = min(MAX_CPU_POOL_BYTES, available // CPU_POOL_SHARE)
-        source = f"a quarter of the {available >> 20} MiB of memory left"
-    num_blocks = budget // bytes_per_block - 1
+    budget = given_budget(config) or measure()
+    num_blocks = budget.num_bytes // bytes_per_block - 1
     if num_blocks < 1:
         raise ConfigError(
-            f"{source} gives the KV pool {budget >> 20} MiB, and it needs at least {2 * bytes_per_block} bytes"
-            f" (two blocks of {config.block_size} tokens); set kv_cache_memory higher, or lower block_size"
+            f"{budget.source} gives the KV pool {max(0, budget.num_bytes) >> 20} MiB, and it needs at least"
+            f" {2 * bytes_per_block} bytes (two blocks of {config.block_size} tokens); set kv_cache_memory higher, or"
+            " lower block_size"
         )
     return num_blocks
 

@@ -23,6 +23,7 @@ from engine.runner.memory import (
     check_max_model_len,
     choose_max_model_len,
     choose_num_blocks,
+    cpu_budget,
 )
 from engine.runner.rows import RowTable
 from engine.runner.step_inputs import StepInputs, build_step_inputs
@@ -80,7 +81,7 @@ class ModelRunner:
 
         shape = (config.block_size, loaded.config.num_kv_heads, loaded.config.head_dim)
         bytes_per_block = block_bytes(loaded.config.num_layers, *shape, loaded.dtype.itemsize)
-        num_blocks = choose_num_blocks(config, bytes_per_block, available_memory())
+        num_blocks = choose_num_blocks(config, bytes_per_block, lambda: cpu_budget(available_memory()))
         max_model_len = choose_max_model_len(config, loaded.config.max_position_embeddings, num_blocks)
         self._caches = self._allocate_caches(loaded, num_blocks)
         self._rows = RowTable(config.max_num_seqs, -(-max_model_len // config.block_size))
@@ -135,13 +136,18 @@ class ModelRunner:
         token_ids: list[tuple[int, ...]] = [()] * num_sequences
         logprobs: list[tuple[RawLogprobs, ...] | None] = [None] * num_sequences
         hidden = self._model.forward(inputs.input_ids, inputs.positions, caches, inputs.metadata)
-        if inputs.sample_rows:
+        layout = inputs.layout
+        if layout.sample_rows:
             if inputs.sample_indices is not None:
                 hidden = hidden.index_select(0, inputs.sample_indices)
             logits = self._model.logits(hidden)
-            sampled = self._sampler.sample(logits, [row.sampling for row in inputs.sample_rows])
-            rows.note_tokens(inputs.sample_rows, sampled.token_ids, inputs.sample_positions)
-            for place, token_id, entry in zip(inputs.sample_places, sampled.token_ids, sampled.logprobs, strict=True):
+            assert all(
+                row.request.is_finished or row.sampling.position == position
+                for row, position in zip(layout.sample_rows, layout.sample_positions, strict=True)
+            ), "a step is computed before the tokens of the one before were taken in"
+            sampled = self._sampler.sample(logits, [row.sampling for row in layout.sample_rows])
+            rows.note_tokens(layout.sample_rows, sampled.token_ids, layout.sample_positions)
+            for place, token_id, entry in zip(layout.sample_places, sampled.token_ids, sampled.logprobs, strict=True):
                 token_ids[place] = (token_id,)
                 logprobs[place] = None if entry is None else (entry,)
         return StepResult(tuple(token_ids), tuple(logprobs))

@@ -15,6 +15,7 @@ from engine.runner.memory import (
     check_max_model_len,
     choose_max_model_len,
     choose_num_blocks,
+    cpu_budget,
 )
 
 GIB = 1 << 30
@@ -43,13 +44,13 @@ def test_block_bytes_counts_keys_and_values_of_all_layers() -> None:
     ],
 )
 def test_num_blocks(arguments: dict[str, Any], available: int, expected: int) -> None:
-    assert choose_num_blocks(config(**arguments), MIB, available) == expected
+    assert choose_num_blocks(config(**arguments), MIB, lambda: cpu_budget(available)) == expected
 
 
 @pytest.mark.parametrize(("arguments", "available"), [({}, 7 * MIB), ({"kv_cache_memory": 2 * MIB - 1}, GIB)])
 def test_no_room_for_a_block_is_refused(arguments: dict[str, Any], available: int) -> None:
     with pytest.raises(ConfigError, match="kv_cache_memory"):
-        choose_num_blocks(config(**arguments), MIB, available)
+        choose_num_blocks(config(**arguments), MIB, lambda: cpu_budget(available))
 
 
 def test_max_model_len_is_the_models_own_or_the_configured() -> None:

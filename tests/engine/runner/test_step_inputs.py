@@ -71,8 +71,8 @@ def check(scheduled: list[ScheduledSequence], inputs: StepInputs, block_size: in
         assert table == item.request.block_ids + [0] * (width - len(item.request.block_ids))
 
     sampling = [item for item in laid_out if item.samples]
-    assert [row.request for row in inputs.sample_rows] == [item.request for item in sampling]
-    assert [scheduled[place].request for place in inputs.sample_places] == [item.request for item in sampling]
+    assert [row.request for row in inputs.layout.sample_rows] == [item.request for item in sampling]
+    assert [scheduled[place].request for place in inputs.layout.sample_places] == [item.request for item in sampling]
     if inputs.sample_indices is None:
         assert len(sampling) == len(ids)
     else:
@@ -100,14 +100,14 @@ def test_only_decodes_sample_everything() -> None:
     inputs = build_step_inputs(scheduled, RowTable(3, 8), 16)
     check(scheduled, inputs, 16)
     assert inputs.sample_indices is None
-    assert inputs.sample_places == (1, 2, 0)
+    assert inputs.layout.sample_places == (1, 2, 0)
 
 
 def test_a_chunk_in_the_middle_of_a_prompt_samples_nothing() -> None:
     scheduled = make_step([Span(50, 10, 20)], 16)
     inputs = build_step_inputs(scheduled, RowTable(1, 8), 16)
     check(scheduled, inputs, 16)
-    assert inputs.sample_rows == ()
+    assert inputs.layout.sample_rows == ()
 
 
 def test_a_decode_takes_its_token_from_the_table() -> None:
@@ -116,7 +116,7 @@ def test_a_decode_takes_its_token_from_the_table() -> None:
     scheduled = make_step([Span(6, 0, 6)], 4)
     request = scheduled[0].request
     first = build_step_inputs(scheduled, table, 4)
-    table.note_tokens(first.sample_rows, [777], first.sample_positions)
+    table.note_tokens(first.layout.sample_rows, [777], first.layout.sample_positions)
     request.block_ids.append(BlockId(3999))
     second = build_step_inputs([ScheduledSequence(request, 6, 1, samples=True)], table, 4)
     assert request.num_tokens == 6
@@ -137,12 +137,12 @@ def test_a_token_that_nobody_knows_yet_is_entered_when_it_has_come() -> None:
     table = RowTable(4, 8)
     scheduled = make_step([Span(6, 0, 6), Span(9, 0, 9)], 4)
     first = build_step_inputs(scheduled, table, 4)
-    assert first.pending == ()
+    assert first.layout.pending == ()
     for item in scheduled:
         item.request.block_ids.append(BlockId(3998 + len(item.request.token_ids)))
     follow = [ScheduledSequence(item.request, item.num_new_tokens, 1, samples=True) for item in scheduled]
     second = build_step_inputs(follow, table, 4)
-    assert (second.pending, second.sample_positions) == ((0, 1), (10, 7))
-    table.note_tokens(first.sample_rows, [70, 71], first.sample_positions)
+    assert (second.layout.pending, second.layout.sample_positions) == ((0, 1), (10, 7))
+    table.note_tokens(first.layout.sample_rows, [70, 71], first.layout.sample_positions)
     second.fill_pending(table)
     assert second.input_ids.tolist() == [71, 70]
