@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.metrics import EngineMetrics
+from engine.metrics_process import EngineProcessCollector
 from predictor.flags import FLAGS
 from predictor.service import REJECTION_REASONS
 from tests.manifests.kustomize import MANIFESTS, REPOSITORY
@@ -60,6 +62,7 @@ def page() -> Page:
     """What a server exports, without starting one."""
     registry = CollectorRegistry()
     EngineMetrics("llm", registry, rejection_reasons=REJECTION_REASONS)
+    registry.register(EngineProcessCollector("llm", os.getpid))
     return Page(generate_latest(registry).decode())
 
 
