@@ -1,7 +1,8 @@
 """A slow, plain second statement of what pool and scheduler must do.
 
 Nothing incremental: content is compared token by token instead of by hash, blocks are searched instead of linked,
-queues are sorted anew in each step by the ranks of that moment. Only the rules are the same.
+queues are sorted anew in each step by the ranks of that moment. Only the rules are the same. As there, a plan may be
+made before the results of the last one are there.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class GoldRequest:
     state: str = "waiting"
     was_admitted: bool = False
     computed: int = 0
+    pending: int = 0
     blocks: list[GoldBlock] = field(default_factory=list)
     epoch: int = 0
 
@@ -83,13 +85,17 @@ class GoldPool:
             block.content = None
             block.holders.append(request)
             request.blocks.append(block)
+        self.name_blocks(request, request.computed, min(num_tokens, len(request.tokens)))
+        return True
+
+    def name_blocks(self, request: GoldRequest, num_before: int, num_tokens: int) -> None:
+        """Blocks whose last token is one of those after the first `num_before` can be found from now on."""
         if self.caching and request.epoch == self.epoch:
             for index, block in enumerate(request.blocks):
                 end = (index + 1) * self.block_size
                 taken = any(b.content == request.content(end) for b in self.blocks)
-                if request.computed < end <= num_tokens and not taken:
+                if num_before < end <= num_tokens and not taken:
                     block.content = request.content(end)
-        return True
 
     def release(self, request: GoldRequest) -> None:
         for block in reversed(request.blocks):
@@ -145,6 +151,7 @@ class GoldScheduler:
         self.query_tokens = 0
         self.hit_tokens = 0
         self.removed: list[str] = []
+        self.last_plan: list[GoldItem] = []
 
     def add(self, message: AddSequence) -> None:
         self.requests.append(GoldRequest(message, self.num_added, list(message.prompt_token_ids)))
@@ -180,22 +187,34 @@ class GoldScheduler:
         self.leave(request, "preempted")
         self.num_preemptions += 1
 
+    def is_at_limit(self, request: GoldRequest, num_tokens: int) -> bool:
+        num_output = num_tokens - len(request.message.prompt_token_ids)
+        return num_output == request.message.params.max_tokens or num_tokens == self.max_model_len
+
     def plan(self, now: int) -> tuple[list[GoldItem], list[str]]:
+        for item in self.last_plan:
+            request = self.find(item.sequence_id)
+            if request is not None and request.pending:
+                assert request.pending == 1
+                if self.is_at_limit(request, len(request.tokens) + 1):
+                    self.leave(request, "ending")
+
         budget = self.max_num_batched_tokens
         items: list[GoldItem] = []
 
         def give(request: GoldRequest) -> None:
             nonlocal budget
-            num_new = min(budget, len(request.tokens) - request.computed)
-            at_end = request.computed + num_new == len(request.tokens)
+            num_new = min(budget, len(request.tokens) + request.pending - request.computed)
+            at_end = request.computed + num_new == len(request.tokens) + request.pending
             items.append(GoldItem(request.message.sequence_id, request.computed, num_new, at_end))
             request.computed += num_new
+            request.pending += at_end
             budget -= num_new
 
         for request in self.in_order("running", now):
             if request.state != "running" or budget == 0:
                 continue
-            num_tokens = request.computed + min(budget, len(request.tokens) - request.computed)
+            num_tokens = min(request.computed + budget, len(request.tokens) + request.pending)
             while request.state == "running" and not self.pool.grow(request, num_tokens):
                 self.preempt(self.in_order("running", now)[-1])
             if request.state == "running":
@@ -203,7 +222,7 @@ class GoldScheduler:
 
         for request in self.in_order("preempted", now) + self.in_order("waiting", now):
             running = self.in_order("running", now)
-            if budget == 0 or len(running) == self.max_num_seqs:
+            if budget == 0 or len(running) == self.max_num_seqs or request.pending:
                 break
             hit = self.pool.match(request)
             available = len(self.pool.free()) + sum(1 for b in self.pool.cached() if b not in hit)
@@ -219,21 +238,24 @@ class GoldScheduler:
             assert self.pool.grow(request, request.computed + min(budget, len(request.tokens) - request.computed))
             give(request)
 
-        removed, self.removed = self.removed, []
+        self.last_plan = items
+        removed: list[str] = []
+        if items:
+            removed, self.removed = self.removed, []
         return items, removed
 
     def update(self, items: list[GoldItem], token_ids: tuple[tuple[int, ...], ...]) -> None:
         for item, new_tokens in zip(items, token_ids, strict=True):
+            request = self.find(item.sequence_id)
+            if request is None:
+                continue
+            num_before = len(request.tokens)
+            request.pending -= item.samples
             for token in new_tokens:
-                request = self.find(item.sequence_id)
-                if request is None:
-                    break
                 request.tokens.append(token)
                 params, num_output = request.message.params, len(request.tokens) - len(request.message.prompt_token_ids)
                 is_stop = token in params.stop_token_ids or (token in self.eos_token_ids and not params.ignore_eos)
-                if (
-                    (is_stop and num_output >= params.min_tokens)
-                    or num_output == params.max_tokens
-                    or len(request.tokens) == self.max_model_len
-                ):
+                if (is_stop and num_output >= params.min_tokens) or self.is_at_limit(request, len(request.tokens)):
                     self.leave(request, "gone")
+                    break
+            self.pool.name_blocks(request, num_before, min(request.computed, len(request.tokens)))

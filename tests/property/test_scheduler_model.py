@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from dataclasses import dataclass
 
 import pytest
 
+from engine.core.plan import PendingStep, StepPlan
 from engine.core.request import Request
 from engine.messages import AddSequence, SequenceId, SequenceOutput
 from engine.sampling_params import SamplingParams
 from tests.engine.core.support import PagedFakeRunner, make_scheduler, run_alone
-from tests.property.gold_core import GoldPool, GoldScheduler
+from tests.property.gold_core import GoldItem, GoldPool, GoldScheduler
 
 AGING_SECONDS = 4  # a power of two, as the arrival times are multiples of one: ranks are exact in float
 
@@ -26,9 +28,14 @@ class Seen:
 
 
 class World:
-    """One random configuration, with the scheduler and the gold model side by side."""
+    """One random configuration, with the scheduler and the gold model side by side.
 
-    def __init__(self, seed: int) -> None:
+    ahead: how often a step is planned before the result of the one before it is taken in, from 0 (never) to 1.
+    """
+
+    def __init__(self, seed: int, ahead: float) -> None:
+        self.ahead = ahead
+        self.outstanding: deque[tuple[StepPlan, list[GoldItem], PendingStep]] = deque()
         self.rng = rng = random.Random(seed)
         self.block_size = rng.choice([1, 2, 3, 4, 8, 16])
         num_blocks = rng.choice([rng.randint(2, 6), rng.randint(6, 20), rng.randint(20, 300)])
@@ -47,7 +54,7 @@ class World:
         }
         self.scheduler, self.pool = make_scheduler(num_blocks, self.block_size, enable_prefix_caching=caching, **bounds)
         self.gold = GoldScheduler(GoldPool(num_blocks, self.block_size, caching), **bounds)
-        several = rng.random() < 0.25
+        several = rng.random() < 0.25 and not ahead
         self.runner = PagedFakeRunner(self.block_size, self.vocab_size, lambda: rng.randint(1, 3) if several else 1)
         self.stems = [[rng.randrange(self.vocab_size) for _ in range(self.max_model_len)] for _ in range(3)]
         self.add_rate = rng.choice([0.1, 0.4, 0.9])
@@ -122,12 +129,19 @@ class World:
         planned = [(s.request.sequence_id, s.start, s.num_new_tokens, s.samples) for s in plan.scheduled]
         assert planned == [(i.sequence_id, i.start, i.num_new_tokens, i.samples) for i in items]
         assert list(plan.removed) == removed
-        result = self.runner.execute(plan)
+        if items:
+            self.outstanding.append((plan, items, self.runner.launch(plan)))
+        num_left = 1 if items and self.rng.random() < self.ahead else 0
+        while len(self.outstanding) > num_left:
+            self.meddle()
+            self.scheduler.check_integrity()
+            plan, items, launched = self.outstanding.popleft()
+            result = launched.result()
+            outputs = self.scheduler.update(plan, result)
+            self.gold.update(items, result.token_ids)
+            for output in outputs:
+                self.receive(output)
         self.meddle()
-        outputs = self.scheduler.update(plan, result)
-        self.gold.update(items, result.token_ids)
-        for output in outputs:
-            self.receive(output)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -147,11 +161,11 @@ class World:
     def check(self) -> None:
         self.scheduler.check_integrity()
         gold, pool = self.gold, self.gold.pool
-        waiting = [r for r in gold.requests if r.state != "running"]
+        waiting = [r for r in gold.requests if r.state in {"waiting", "preempted"}]
         scheduler = self.scheduler
         assert scheduler.num_waiting == len(waiting)
         assert scheduler.num_waiting_prompt_tokens == sum(len(r.message.prompt_token_ids) for r in waiting)
-        assert scheduler.num_running == len(gold.requests) - len(waiting)
+        assert scheduler.num_running == len(gold.in_order("running", self.now))
         assert scheduler.num_slots_filled == pool.num_slots_filled()
         assert (self.pool.num_free, self.pool.num_cached) == (len(pool.free()), len(pool.cached()))
         assert scheduler.preemptions_total == gold.num_preemptions
@@ -170,7 +184,7 @@ class World:
             self.meddle()
             if self.rng.random() < self.reset_rate:
                 self.reset()
-            if self.gold.requests:
+            if self.gold.requests or self.outstanding:
                 self.step()
             self.check()
         self.drain()
@@ -180,7 +194,7 @@ class World:
         self.abort_rate = self.preempt_rate = 0.0
         left = sum(len(r.tokens) + 80 for r in self.gold.requests)
         for _ in range(left * 25):
-            if not self.gold.requests:
+            if not self.gold.requests and not self.outstanding:
                 break
             self.step()
             self.check()
@@ -192,10 +206,16 @@ class World:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_operations_match_the_gold_model(seed: int) -> None:
-    World(seed).run(num_steps=120)
+    World(seed, ahead=0).run(num_steps=120)
+
+
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_random_operations_with_steps_planned_ahead_match_the_gold_model(seed: int) -> None:
+    World(seed, ahead=0.6 if seed % 3 == 0 else 1).run(num_steps=120)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(1000, 1300))
-def test_random_operations_match_the_gold_model_at_length(seed: int) -> None:
-    World(seed).run(num_steps=500)
+@pytest.mark.parametrize("ahead", [0, 0.5, 1])
+@pytest.mark.parametrize("seed", range(1000, 1200))
+def test_random_operations_match_the_gold_model_at_length(seed: int, ahead: float) -> None:
+    World(seed, ahead).run(num_steps=500)
