@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from engine.config import EngineConfig
@@ -51,10 +51,16 @@ class AsyncEngine:
 
     `start()` returns at once; `phase` goes from "loading" to "ready" or "dead". After "dead" every stream has raised
     `EngineDeadError` and `failure` says why. max_stream_buffer: tokens that may wait for the reader of one stream.
+    on_log_line: called with each line that the process writes to standard error, in JSON; without it they go to ours.
     """
 
     def __init__(
-        self, config: EngineConfig, listener: EngineListener, *, max_stream_buffer: int = MAX_STREAM_BUFFER
+        self,
+        config: EngineConfig,
+        listener: EngineListener,
+        *,
+        max_stream_buffer: int = MAX_STREAM_BUFFER,
+        on_log_line: Callable[[str], None] | None = None,
     ) -> None:
         self.config = config
         self.max_stream_buffer = max_stream_buffer
@@ -70,7 +76,7 @@ class AsyncEngine:
         self._last_activity = time.monotonic()
         self._ready = asyncio.Event()
         self._dead = asyncio.Event()
-        self._link = EngineLink(config, self._on_message)
+        self._link = EngineLink(config, self._on_message, on_log_line)
         self._task: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
@@ -15,20 +16,32 @@ import zmq.asyncio
 
 from engine.codec import engine_codec, front_codec
 from engine.config import EngineConfig
+from engine.log_format import LOG_FORMAT_VARIABLE
 from engine.messages import EngineMessage, FrontMessage, Shutdown
 
 STOP_SECONDS = 5.0
 LAST_WORDS_SECONDS = 0.2
+MAX_LINE_BYTES = 65536
 
 Frames = tuple[bytes, bytes]
 
 
 class EngineLink:
-    """One engine process. on_message: called on the event loop with each of its messages, in order."""
+    """One engine process. on_message: called on the event loop with each of its messages, in order.
 
-    def __init__(self, config: EngineConfig, on_message: Callable[[EngineMessage], None]) -> None:
+    on_log_line: called with each line that the process writes to standard error; its own lines are JSON then. Without
+    it the process shares ours.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_message: Callable[[EngineMessage], None],
+        on_log_line: Callable[[str], None] | None = None,
+    ) -> None:
         self._config = config
         self._on_message = on_message
+        self._on_log_line = on_log_line
         self._process: asyncio.subprocess.Process | None = None
         self._socket: zmq.asyncio.Socket | None = None
         self._outgoing = front_codec()
@@ -57,16 +70,23 @@ class EngineLink:
                 address,
                 msgspec.json.encode(self._config, enc_hook=str).decode(),
                 stdin=asyncio.subprocess.PIPE,
+                stderr=None if self._on_log_line is None else asyncio.subprocess.PIPE,
+                env={**os.environ, LOG_FORMAT_VARIABLE: "text" if self._on_log_line is None else "json"},
                 # NOTE: an own session keeps a terminal's Ctrl-C and group signals away: the front decides when it ends.
                 start_new_session=True,
             )
             exited = asyncio.create_task(self._process.wait())
             receiver = asyncio.create_task(self._receive(self._socket))
             tasks = [exited, receiver]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._on_log_line is not None:
+                assert self._process.stderr is not None
+                tasks.append(asyncio.create_task(read_lines(self._process.stderr, self._on_log_line)))
+            await asyncio.wait((exited, receiver), return_when=asyncio.FIRST_COMPLETED)
             if not receiver.done():
                 # NOTE: the process may have said why before it ended; its last words are still in the socket.
                 await asyncio.wait({receiver}, timeout=LAST_WORDS_SECONDS)
+            if self._on_log_line is not None:
+                await asyncio.wait({tasks[-1]}, timeout=LAST_WORDS_SECONDS)
             if receiver.done():
                 receiver.result()
             return exited.result()
@@ -111,6 +131,19 @@ class EngineLink:
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:
             self._on_message(self._incoming.decode(await socket.recv_multipart()))
+
+
+async def read_lines(stream: asyncio.StreamReader, on_line: Callable[[str], None]) -> None:
+    """Calls `on_line` with each line until the end of `stream`; one of more than `MAX_LINE_BYTES` comes in pieces."""
+    rest = b""
+    while chunk := await stream.read(MAX_LINE_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            on_line(line.decode(errors="replace"))
+    if rest:
+        on_line(rest.decode(errors="replace"))
 
 
 def _listen(context: zmq.asyncio.Context, address: str) -> zmq.asyncio.Socket:

@@ -24,6 +24,7 @@ from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.cpu import keep_threads_apart, usable_cpus
 from engine.errors import PagedServeError
+from engine.log_format import LOG_FORMAT_VARIABLE, JsonFormatter
 from engine.messages import EngineFailed, EngineMessage, EngineReady, FrontMessage, LoadProgress, Shutdown
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,9 @@ def run_loop(core: EngineCore, channel: Channel) -> None:
 def main(address: str, config_json: str) -> int:
     """Loads the model and serves the front at `address`; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if os.environ.get(LOG_FORMAT_VARIABLE) == "json":
+        logging.getLogger().handlers[0].setFormatter(JsonFormatter())
+        logging.captureWarnings(True)
     threading.Thread(target=_end_with_front, args=(address,), name="front-watch", daemon=True).start()
     channel = ZmqChannel(address)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return serve(config)
     except StartupError as error:
-        print(f"pagedserve: {error}", file=sys.stderr)
+        if config.log_format == "json":
+            logging.getLogger("predictor").error("the server cannot start: %s", error)  # noqa: TRY400  a message for the user
+        else:
+            print(f"pagedserve: {error}", file=sys.stderr)
         return 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from engine.streams import MAX_STREAM_BUFFER
 from predictor.api_keys import check_keys
 
 MAX_PORT = 65535
+LOG_FORMATS = ("text", "json")
+_URL = re.compile(r"https?://[^/\s]+\S*")
 MAX_BODY_SIZE = 16 * 1024 * 1024
 """Bytes of one REST body, unless `--max_body_size` says otherwise."""
 
@@ -30,6 +33,9 @@ class ServerConfig:
     api_key: keys of which every client must present one, together with those in api_key_file; none lets everybody in.
     max_waiting_requests: sequences that may wait for a place in the batch; max_waiting_tokens: their prompt tokens.
     drain_timeout: seconds that running requests get to finish at SIGTERM.
+    log_format: "text" or "json". request_log: whether each request has a line; request_log_rate: such lines in a second
+    at most. log_prompts: whether they show the beginning of the prompt.
+    otlp_traces_endpoint: URL of the collector that traces go to; without it there are none.
     stall_timeout: seconds without a step, while there is work, after which the server is no longer live.
     metrics_aliases: a key of `METRICS_ALIASES`, whose names the metrics have as well.
     """
@@ -49,6 +55,11 @@ class ServerConfig:
     api_key_file: Path | None = None
     max_waiting_requests: int = 512
     max_waiting_tokens: int | None = None
+    log_format: str = "text"
+    request_log: bool = True
+    request_log_rate: int = 100
+    log_prompts: bool = False
+    otlp_traces_endpoint: str | None = None
     drain_timeout: float = 30.0
     stall_timeout: float = 120.0
     metrics_aliases: str = "none"
@@ -81,6 +92,13 @@ class ServerConfig:
         _check_integer("max_waiting_requests", self.max_waiting_requests, 1, None)
         if self.max_waiting_tokens is not None:
             _check_integer("max_waiting_tokens", self.max_waiting_tokens, 1, None)
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigError(f"log_format must be one of {', '.join(LOG_FORMATS)}, got {self.log_format!r}")
+        _check_integer("request_log_rate", self.request_log_rate, 0, None)
+        if self.otlp_traces_endpoint is not None and not _URL.fullmatch(self.otlp_traces_endpoint):
+            raise ConfigError(
+                f"otlp_traces_endpoint must be a URL such as http://collector:4317, got {self.otlp_traces_endpoint!r}"
+            )
         if not 0 <= self.drain_timeout < float("inf"):
             raise ConfigError(f"drain_timeout must be 0 or more seconds, got {self.drain_timeout}")
         if not 0 < self.stall_timeout < float("inf"):

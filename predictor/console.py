@@ -61,6 +61,11 @@ class Access:
         return "".join(f"{option} " for option in options)
 
 
+def show(text: str) -> None:
+    """Prints it at once."""
+    print(text, flush=True)
+
+
 OPEN = Access()
 """Anybody is let in."""
 

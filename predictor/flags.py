@@ -17,6 +17,7 @@ from engine.config import (
     LOAD_FORMATS,
 )
 from engine.metrics_aliases import METRICS_ALIASES
+from predictor.config import LOG_FORMATS
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
@@ -147,6 +148,23 @@ FLAGS: tuple[Flag, ...] = (
         f"also export the metrics under the names of: {', '.join(METRICS_ALIASES)}",
         "NAMES",
     ),
+    Flag("observability", "log_format", _one_of(LOG_FORMATS), "form of the log lines: text or json", "FORMAT"),
+    Flag("observability", "request_log", parse_bool, "a log line for each request", "BOOL"),
+    Flag(
+        "observability",
+        "request_log_rate",
+        parse_integer,
+        "such lines in a second; further requests are counted in one line a second",
+        "N",
+    ),
+    Flag("observability", "log_prompts", parse_bool, "show the beginning of each prompt in its line", "BOOL"),
+    Flag(
+        "observability",
+        "otlp_traces_endpoint",
+        str,
+        "URL of an OpenTelemetry collector that gets traces (OTLP; needs the extra tracing)",
+        "URL",
+    ),
     Flag("security", "ssl_certfile", Path, "PEM certificate chain of REST and gRPC", "PATH"),
     Flag("security", "ssl_keyfile", Path, "PEM private key of the certificate", "PATH"),
     Flag("security", "ssl_client_ca", Path, "PEM certificates that sign clients' own: asks clients for one", "PATH"),
@@ -189,6 +207,7 @@ UNSET_DEFAULTS = {
     "ssl_client_ca": "none",
     "api_key": "none, open to everybody",
     "api_key_file": "none",
+    "otlp_traces_endpoint": "none, no traces",
     "max_waiting_tokens": "no bound",
     "max_model_len": "the model's own",
     "max_num_batched_tokens": f"{CPU_BATCHED_TOKENS} on a CPU, {GPU_BATCHED_TOKENS} on a GPU",

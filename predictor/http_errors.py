@@ -24,6 +24,7 @@ from engine.errors import (
 from predictor.bodies import BodyTooLargeError, UnsupportedEncodingError
 from predictor.disconnect import ClientDisconnectedError
 from predictor.kserve_adapter import InvalidInput
+from predictor.request_context import note_error
 
 CLIENT_CLOSED_REQUEST = 499
 OPENAI_PREFIXES = ("/v1/", "/openai/")
@@ -74,6 +75,7 @@ def error_headers(error: PagedServeError) -> dict[str, str]:
 
 def error_response(error: PagedServeError) -> JSONResponse:
     """The answer to an error."""
+    note_error(error)
     return JSONResponse({"error": str(error)}, status_of(error), error_headers(error))
 
 
@@ -98,6 +100,7 @@ async def _on_own_error(_: Request, error: PagedServeError) -> Response:
 
 async def _on_invalid_input(_: Request, error: InvalidInput) -> Response:
     # NOTE: what KServe's users raise in their preprocess for a client's mistake.
+    note_error(error)
     return JSONResponse({"error": str(error)}, HTTPStatus.BAD_REQUEST)
 
 
@@ -106,6 +109,7 @@ async def _on_disconnect(_: Request, __: Exception) -> Response:
 
 
 async def _on_validation_error(_: Request, error: RequestValidationError) -> Response:
+    note_error(error)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     return JSONResponse({"error": f"{where}: {first['msg']}" if where else first["msg"]}, HTTPStatus.BAD_REQUEST)
@@ -128,5 +132,10 @@ async def _on_http_exception(request: Request, error: HTTPException) -> Response
 
 
 async def _on_unexpected(_: Request, __: Exception) -> Response:
+    return unexpected_response()
+
+
+def unexpected_response() -> Response:
+    """The answer to an error that was not raised on purpose."""
     # NOTE: the exception itself is logged by uvicorn; a client gets no inner details.
     return JSONResponse({"error": "internal server error"}, HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -75,8 +75,9 @@ def mount(
     routers: Sequence[APIRouter],
     add_exception_handlers: Callable[[FastAPI], None],
     guard: Callable[[ASGIApp], ASGIApp] | None = None,
+    edge: Callable[[ASGIApp], ASGIApp] | None = None,
 ) -> FastAPI:
-    """KServe's app with these routes and nothing else. guard: wraps them all, unknown paths too."""
+    """KServe's app with these routes and nothing else. guard: wraps them all, unknown paths too. edge: wraps it."""
     app: FastAPI = kserve.model_server.app
     app.router.routes.clear()
     app.router.redirect_slashes = False
@@ -87,6 +88,8 @@ def mount(
     add_exception_handlers(app)
     if guard is not None:
         app.add_middleware(guard)
+    if edge is not None:
+        app.add_middleware(edge)
     return app
 
 

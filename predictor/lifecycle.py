@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineDeadError, RequestAbortedError
-from predictor.console import OPEN, Access, LoadingDisplay, ready_text
+from predictor.console import OPEN, Access, LoadingDisplay, ready_text, show
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -52,6 +52,7 @@ class Lifecycle:
     """Runs from the opening of the listeners to the exit code.
 
     exit_code: 0 after a drain, 1 when the engine failed. A second signal ends the process at once.
+    announce: tells a person that the server is ready, and how to try it.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Lifecycle:
         access: Access = OPEN,
         death_notice: float = DEATH_NOTICE_SECONDS,
         end_now: Callable[[int], None] = os._exit,
+        announce: Callable[[str], None] = show,
     ) -> None:
         self.exit_code = 0
         self._engine = engine
@@ -75,6 +77,7 @@ class Lifecycle:
         self._access = access
         self._death_notice = death_notice
         self._end_now = end_now
+        self._announce = announce
         self._asked_to_stop = asyncio.Event()
         self._was_ready = False
         self._drain_end = 0.0
@@ -134,7 +137,7 @@ class Lifecycle:
             display.close()
         port = await self._http.wait_open()
         name, info = self._service.model_name, self._service.info
-        print(ready_text(name, info, port, self._grpc.port, self._access), flush=True)
+        self._announce(ready_text(name, info, port, self._grpc.port, self._access))
 
     async def _drain(self, died: asyncio.Task[None]) -> None:
         """Lets what runs finish; aborts what is left at the drain timeout."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
+import os
 import socket
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -19,29 +22,40 @@ from predictor.admission import Admission
 from predictor.api_keys import ApiKeys
 from predictor.config import ServerConfig
 from predictor.console import Access
+from predictor.edge_grpc import GrpcEdge
+from predictor.edge_http import HttpEdge, route_paths
 from predictor.guard import GrpcGuard, HttpGuard
 from predictor.head_requests import add_head
 from predictor.http_errors import add_exception_handlers
 from predictor.kserve_adapter import KServeHost, mount
 from predictor.lifecycle import Lifecycle
-from predictor.logs import configure_logging
+from predictor.logs import configure_logging, on_engine_line
 from predictor.model import PagedModel
 from predictor.oip import rest
 from predictor.oip.grpc_server import GrpcServer
 from predictor.openai import routes as openai_routes
 from predictor.openapi import routes as openapi_routes
+from predictor.request_context import RequestEdge, RequestListener
+from predictor.request_log import RequestLog
 from predictor.service import REJECTION_REASONS, GenerationService
 from predictor.tls import TlsFiles
 
+if TYPE_CHECKING:
+    from predictor.tracing import RequestTracer
+
 HTTP_GRACE_SECONDS = 5
+
+logger = logging.getLogger("predictor")
 
 
 def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> int:
     """Serves until a signal or the engine's death; returns the exit code.
 
     model_class: `PagedModel`, or a subclass with its own `preprocess` or `postprocess`.
-    Raises `ConfigError` where a port is in use, or a certificate, key or file of API keys cannot be used.
+    Raises `ConfigError` where a port is in use, a certificate, key or file of API keys cannot be used, or traces are
+    asked for and cannot be had.
     """
+    log = configure_logging(config.log_format)
     for flag, port in (("http_port", config.http_port), ("grpc_port", config.grpc_port)):
         check_port_free(flag, port)
     tls = None
@@ -52,31 +66,73 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     metrics = EngineMetrics(config.model_name, registry, rejection_reasons=REJECTION_REASONS)
-    engine = AsyncEngine(config.engine, metrics, max_stream_buffer=config.max_stream_buffer)
+    engine = AsyncEngine(
+        config.engine,
+        metrics,
+        max_stream_buffer=config.max_stream_buffer,
+        on_log_line=functools.partial(on_engine_line, log) if config.log_format == "json" else None,
+    )
     registry.register(EngineProcessCollector(config.model_name, lambda: engine.pid))
     service = build_service(config, engine, metrics)
     model = model_class(service)
     guard = functools.partial(HttpGuard, keys=keys) if keys else None
     routers = build_routers(service, model, registry, METRICS_ALIASES[config.metrics_aliases])
-    mount(routers, add_exception_handlers, guard)
+    tracer = start_tracing(config)
+    edge = build_edge(config, tracer)
+    mount(routers, add_exception_handlers, guard, functools.partial(HttpEdge, edge=edge, paths=route_paths(routers)))
     host = KServeHost(
         http_port=config.http_port, grace_period=HTTP_GRACE_SECONDS, tls_context=tls.http_context if tls else None
     )
-    configure_logging()
     grpc = GrpcServer(
         service,
         model,
         config.grpc_port,
         max_message_length=config.grpc_max_message_length,
         credentials=tls.grpc_credentials() if tls else None,
-        interceptors=[GrpcGuard(keys)] if keys else [],
+        interceptors=[GrpcEdge(edge), *([GrpcGuard(keys)] if keys else [])],
     )
     access = Access(
         tls=tls is not None, client_certificates=bool(tls and tls.wants_client_certificates), api_keys=bool(keys)
     )
-    lifecycle = Lifecycle(engine, service, host, grpc, drain_timeout=config.drain_timeout, access=access)
-    host.run(model, lifecycle.run)
+
+    def end_now(code: int) -> None:
+        log.flush()
+        os._exit(code)
+
+    options: dict[str, Any] = {"announce": logger.info} if config.log_format == "json" else {}
+    lifecycle = Lifecycle(
+        engine, service, host, grpc, drain_timeout=config.drain_timeout, access=access, end_now=end_now, **options
+    )
+    try:
+        host.run(model, lifecycle.run)
+    finally:
+        if tracer is not None:
+            tracer.close()
     return lifecycle.exit_code
+
+
+def start_tracing(config: ServerConfig) -> RequestTracer | None:
+    """The tracer, where traces are asked for. Raises `ConfigError` where they cannot be had."""
+    if config.otlp_traces_endpoint is None:
+        return None
+    try:
+        # NOTE: OpenTelemetry's SDK is an extra, and takes time and memory: nothing imports it unless it is asked for.
+        from predictor.tracing import RequestTracer
+    except ImportError as error:
+        raise ConfigError(
+            f"--otlp_traces_endpoint needs the extra tracing ({error.name} is missing): "
+            "pip install 'pagedserve[tracing]'"
+        ) from None
+    return RequestTracer.start(config.otlp_traces_endpoint)
+
+
+def build_edge(config: ServerConfig, tracer: RequestTracer | None) -> RequestEdge:
+    """Where requests begin and end, with those that hear of it."""
+    # NOTE: the tracer first, as the log shows the ids that it gives.
+    listeners: list[RequestListener] = [] if tracer is None else [tracer]
+    if config.request_log:
+        listeners.append(RequestLog(config.request_log_rate))
+    return RequestEdge(listeners, keeps_prompts=config.request_log and config.log_prompts)
 
 
 def build_service(config: ServerConfig, engine: AsyncEngine, metrics: EngineMetrics) -> GenerationService:

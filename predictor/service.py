@@ -19,6 +19,7 @@ from engine.errors import (
 from engine.inputs import EncodedPrompt
 from engine.sampling_params import SamplingParams
 from predictor.config import MAX_BODY_SIZE
+from predictor.request_context import RequestContext, current_request
 
 if TYPE_CHECKING:
     from engine.client import AsyncEngine
@@ -163,23 +164,31 @@ class GenerationService:
         """Starts one request a prompt, all or none, by one admission decision. Raises as `submit`.
 
         params, deadline: one for all prompts, or one a prompt. request_ids: what the engine's ids begin with, one a
-        prompt; they need not differ. None gives a random one.
+        prompt; they need not differ. None gives a random one. Within a request of the edge they begin with its id.
         """
+        current = current_request()
         every = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         ids = [None] * len(prompts) if request_ids is None else list(request_ids)
         deadlines = list(deadline) if isinstance(deadline, Sequence) else [deadline] * len(prompts)
         assert len(every) == len(ids) == len(deadlines) == len(prompts)
+        if current is not None:
+            current.num_prompts, current.params = len(prompts), every[0] if every else None
         with self._counted():
             self._check_available()
             requests = [
-                self.engine.prepare(prompt, one, request_id=self._unique(request_id), deadline=until)
+                self.engine.prepare(prompt, one, request_id=self._unique(request_id, current), deadline=until)
                 for prompt, one, request_id, until in zip(prompts, every, ids, deadlines, strict=True)
             ]
+            if current is not None and current.edge.keeps_prompts and requests:
+                current.prompt = requests[0].prompt
             self.admission.check(requests)
         streams: list[GenerationStream] = []
         try:
             for request in requests:
-                streams.append(self.engine.submit(request))  # noqa: PERF401  what was submitted must be known on error
+                stream = self.engine.submit(request)
+                if current is not None:
+                    stream.on_end = current.records.append
+                streams.append(stream)
         except BaseException:
             for stream in streams:
                 stream.abort()
@@ -196,7 +205,9 @@ class GenerationService:
                 self._on_rejected(_rejection_reason(error))
             raise
 
-    def _unique(self, request_id: str | None) -> str | None:
+    def _unique(self, request_id: str | None, current: RequestContext | None) -> str | None:
+        if current is not None and (request_id is None or current.request_id not in request_id):
+            request_id = current.request_id if request_id is None else f"{current.request_id}.{request_id}"
         # NOTE: callers choose their ids, and two may choose the same; inside the engine each names one request.
         return None if request_id is None else f"{request_id}.{next(self._serial)}"
 

@@ -22,6 +22,7 @@ from engine.errors import (
 from engine.input_processor import InputProcessor
 from engine.inputs import EncodedPrompt, GenerationRequest
 from engine.messages import FinishReason, LoadProgress, ModelInfo, RawLogprobs, SequenceId, SequenceOutput
+from engine.metrics import RequestRecord
 from engine.output.processor import OutputProcessor
 from engine.sampling_params import SamplingParams
 from engine.streams import MAX_STREAM_BUFFER, GenerationStream
@@ -148,6 +149,7 @@ class FakeEngine:
         self._waiting: dict[str, GenerationStream] = {}
         self._streams: dict[str, GenerationStream] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._num_tokens: dict[str, int] = {}
         self.output = OutputProcessor(self._tokenizer)  # type: ignore[arg-type]
         if phase == "ready":
             self.finish_loading()
@@ -267,7 +269,7 @@ class FakeEngine:
         if self.phase != "ready":
             raise EngineDeadError(self.failure or "the engine is dead")
 
-    def _forget(self, stream: GenerationStream) -> None:
+    def _forget(self, stream: GenerationStream, error: PagedServeError | None = None) -> None:
         request_id = stream.request.request_id
         if self._streams.pop(request_id, None) is None:
             return
@@ -276,13 +278,35 @@ class FakeEngine:
         self.output.abort(request_id)
         self._tasks.pop(request_id).cancel()
         self.aborted.append(request_id)
+        self._tell_end(stream, "error" if isinstance(error, EngineDeadError) else "abort", error)
+
+    def _tell_end(self, stream: GenerationStream, finish_reason: str, error: PagedServeError | None = None) -> None:
+        """The record that the real engine's books make of a request that has left."""
+        if stream.on_end is None:
+            return
+        request = stream.request
+        stream.on_end(
+            RequestRecord(
+                finish_reason=finish_reason,
+                arrival_time=request.arrival_time,
+                admitted_time=None if stream.first_token_time is None else request.arrival_time,
+                first_token_time=stream.first_token_time,
+                finish_time=time.monotonic(),
+                num_prompt_tokens=len(request.prompt_token_ids),
+                num_output_tokens=self._num_tokens.pop(request.request_id, 0),
+                n=request.params.n,
+                request_id=request.request_id,
+                finish_reasons=() if finish_reason in ("abort", "error") else (finish_reason,) * request.params.n,
+                error=None if error is None else type(error).__name__,
+            )
+        )
 
     def _note_idle(self) -> None:
         if not self._streams:
             self._idle.set()
 
     def _fail(self, stream: GenerationStream, error: PagedServeError) -> None:
-        self._forget(stream)
+        self._forget(stream, error)
         stream.fail(error)
 
     async def _generate(self, stream: GenerationStream) -> None:
@@ -301,6 +325,7 @@ class FakeEngine:
             processed = self.output.process(outputs)
             unfinished -= {_index(sequence_id) for sequence_id in processed.to_abort}
             position += 1
+            self._num_tokens[request_id] = self._num_tokens.get(request_id, 0) + len(outputs)
             if not unfinished:
                 self._streams.pop(request_id, None)
                 self._note_idle()
@@ -309,6 +334,9 @@ class FakeEngine:
                 stream.first_token_time = time.monotonic()
             for _, delta in processed.deltas:
                 stream.push(delta)
+            if not unfinished:
+                reasons = {delta.finish_reason for _, delta in processed.deltas}
+                self._tell_end(stream, "length" if "length" in reasons else "stop")
             if position == self.fail_after:
                 self.die("the engine failed on purpose")
                 return

@@ -17,6 +17,7 @@ from engine.errors import (
 )
 from predictor.bodies import BodyTooLargeError, UnsupportedEncodingError
 from predictor.kserve_adapter import InvalidInput
+from predictor.request_context import note_error
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ def grpc_status(error: Exception) -> grpc.StatusCode:
 
 def public_message(error: Exception) -> str:
     """What the client may read. An error that was not raised on purpose is logged here and told in plain words."""
+    note_error(error)
     if isinstance(error, PagedServeError | InvalidInput):
         return str(error)
     logger.error("an OIP request failed", exc_info=error)

@@ -117,12 +117,13 @@ def call_headers(context: Context) -> dict[str, str]:
 
 
 async def _abort(context: Context, error: Exception) -> None:
+    metadata = list(context.trailing_metadata() or ())
     if (seconds := retry_after(error)) is not None:
-        metadata = [("retry-after", str(seconds))]
+        metadata.append(("retry-after", str(seconds)))
         if isinstance(error, OverloadedError):
             # NOTE: gRPC's own name for it (gRFC A6): clients that retry by themselves wait that long.
             metadata.append(("grpc-retry-pushback-ms", str(1000 * seconds)))
-        context.set_trailing_metadata(tuple(metadata))
+    context.set_trailing_metadata(tuple(metadata))
     await context.abort(grpc_status(error), _details(public_message(error)))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine.brief import brief
 from engine.metrics import package_version
 from predictor.oip.errors import ModelNotFoundError
+from predictor.request_context import note_model
 
 if TYPE_CHECKING:
     from predictor.service import GenerationService
@@ -75,6 +76,7 @@ def model_metadata(service: GenerationService) -> dict[str, Any]:
 
 def check_model(service: GenerationService, name: str, model_version: str | None) -> None:
     """Raises `ModelNotFoundError` unless the model, and the version where one is named, is the one served."""
+    note_model(name)
     if name != service.model_name:
         raise ModelNotFoundError(f"no model named {brief(name)}; this server serves {service.model_name!r}")
     if model_version and model_version != MODEL_VERSION:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidParameterError
 from engine.outputs import SequenceDelta
+from predictor.edge_grpc import message_of_stream
 from predictor.oip.codec_grpc import decode_request, encode_parameters, encode_response
 from predictor.oip.codec_json import MAX_ID_CHARACTERS
 from predictor.oip.errors import public_message
@@ -105,11 +106,12 @@ class _InFlight:
 async def _answer(
     service: GenerationService, model: PagedModel, data: bytes, send: Write, headers: Mapping[str, str]
 ) -> None:
-    # NOTE: a client that reads nothing holds this up here: what the request came in is let go before that.
-    responding = _respond(service, model, data, send, headers)
-    del data
-    if (last := await responding) is not None:
-        await send(last)
+    with message_of_stream():
+        # NOTE: a client that reads nothing holds this up here: what the request came in is let go before that.
+        responding = _respond(service, model, data, send, headers)
+        del data
+        if (last := await responding) is not None:
+            await send(last)
 
 
 async def _respond(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +10,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from predictor.openai.errors import ModelNotFoundError
+from predictor.request_context import REQUEST_ID, current_request, note_model, request_id_of
 
 if TYPE_CHECKING:
     from engine.messages import ModelInfo
     from predictor.service import GenerationService
-
-SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +35,13 @@ class Envelope:
 
         Raises `ModelNotFoundError`, or `UnavailableError` before the model is loaded.
         """
+        current = current_request()
+        request_id = request_id_of(headers.get(REQUEST_ID)) if current is None else current.request_id
+        note_model(service.model_name if model is None else model, f"{prefix}-{request_id}")
         if model is not None and not service.serves(model):
             raise ModelNotFoundError(model, service.model_name)
         return cls(
-            request_id=request_id_of(headers),
+            request_id=request_id,
             prefix=prefix,
             created=int(time.time()),
             model=service.model_name if model is None else model,
@@ -68,13 +68,7 @@ class Envelope:
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"x-request-id": self.request_id}
-
-
-def request_id_of(headers: Mapping[str, str]) -> str:
-    """The caller's x-request-id if it is a token fit for logs and ids, else a new id."""
-    given = headers.get("x-request-id", "")
-    return given if SANE_REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        return {REQUEST_ID: self.request_id}
 
 
 @lru_cache(maxsize=8)

@@ -23,6 +23,7 @@ from engine.errors import (
     UnavailableError,
 )
 from predictor.bodies import BodyTooLargeError, UnsupportedEncodingError
+from predictor.request_context import note_error
 
 UNAVAILABLE_RETRY_SECONDS = 1
 UNAVAILABLE_CODES: dict[type[Exception], str] = {
@@ -61,6 +62,7 @@ def status_of(error: Exception) -> int:
 
 def error_body(error: Exception) -> bytes:
     """The JSON body of an error, for a response or for an event within a stream."""
+    note_error(error)
     message, kind, param, code = str(error), "server_error", None, "internal_error"
     match error:
         case RequestError():

@@ -1,0 +1,115 @@
+"""Traces of requests, by OpenTelemetry, exported by OTLP. Imported only where they are asked for.
+
+Everything but the collector's URL is set by OpenTelemetry's own variables: OTEL_SERVICE_NAME,
+OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_MAX_QUEUE_SIZE, and so on
+(https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import SpanKind, format_span_id, format_trace_id, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from engine.errors import ConfigError
+from engine.metrics import package_version
+from predictor.request_context import RequestContext
+from predictor.tracing_attributes import request_attributes, sampler_attributes, span_name, stages, status_of
+
+CLOSE_SECONDS = 5.0
+"""What is still to be exported gets so long at the server's end."""
+MAX_TRACED_PROMPTS = 16
+"""Prompts of one request whose stages have spans."""
+PROTOCOLS = ("grpc", "http/protobuf")
+SERVICE = "pagedserve"
+
+
+class RequestTracer:
+    """Makes the spans of each request when it ends, as a `RequestListener`.
+
+    A request is a span of the kind server from its arrival to its end, a child of the caller's span where the caller
+    sent one, with a child for each stage: receive, queue, prefill, decode. They are handed to a bounded queue that a
+    thread exports; what it cannot take, and what the collector does not, is dropped.
+
+    NOTE: made at the end, an unsampled request costs the reading of its headers, and nothing is held while it runs. No
+    call goes out from here, so nobody needs the ids of its spans before.
+    """
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("pagedserve", package_version())
+        self._propagator = TraceContextTextMapPropagator()
+
+    @classmethod
+    def start(cls, endpoint: str) -> RequestTracer:
+        """A tracer that exports to `endpoint`. Raises `ConfigError` for an unknown protocol or a bad variable."""
+        attributes = {SERVICE_VERSION: package_version()}
+        if "OTEL_SERVICE_NAME" not in os.environ and f"{SERVICE_NAME}=" not in os.environ.get(
+            "OTEL_RESOURCE_ATTRIBUTES", ""
+        ):
+            attributes[SERVICE_NAME] = SERVICE
+        try:
+            # NOTE: the provider stays ours: as the global one it would trace whatever library knows OpenTelemetry.
+            provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
+            provider.add_span_processor(BatchSpanProcessor(_exporter(endpoint)))
+        except ValueError as error:
+            raise ConfigError(f"a variable OTEL_* has a wrong value: {error}") from error
+        return cls(provider)
+
+    def on_request_ended(self, request: RequestContext) -> None:
+        parent = self._propagator.extract(request.trace_headers, Context()) if request.trace_headers else Context()
+        # NOTE: the clocks are compared anew each time, as the one of the wall may be set in between.
+        epoch = time.time_ns() - time.monotonic_ns()
+
+        def at(seconds: float) -> int:
+            return epoch + int(seconds * 1e9)
+
+        span = self._tracer.start_span(
+            span_name(request),
+            parent,
+            SpanKind.SERVER,
+            sampler_attributes(request),
+            start_time=at(request.start_time),
+        )
+        ids = span.get_span_context()
+        if ids.is_valid:
+            request.trace_id, request.span_id = format_trace_id(ids.trace_id), format_span_id(ids.span_id)
+        if not span.is_recording():
+            return
+        span.set_attributes(request_attributes(request))
+        if (status := status_of(request)) is not None:
+            span.set_status(status)
+        inside = set_span_in_context(span, Context())
+        for stage in stages(request, MAX_TRACED_PROMPTS):
+            child = self._tracer.start_span(
+                stage.name, inside, SpanKind.INTERNAL, stage.attributes, start_time=at(stage.start)
+            )
+            child.end(at(stage.end))
+        span.end(at(request.end_time))
+
+    def close(self) -> None:
+        """Exports what is left, within `CLOSE_SECONDS`."""
+        closing = threading.Thread(target=self._provider.shutdown, name="tracing-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+
+
+def _exporter(endpoint: str) -> SpanExporter:
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    match protocol or "grpc":
+        case "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+
+            return GrpcExporter(endpoint)
+        case "http/protobuf":
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+            return HttpExporter(endpoint)
+    raise ConfigError(f"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
