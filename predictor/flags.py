@@ -141,13 +141,6 @@ FLAGS: tuple[Flag, ...] = (
         "seconds without a step, while there is work, after which the server is not live",
         "SECONDS",
     ),
-    Flag(
-        "server",
-        "metrics_aliases",
-        _one_of(tuple(METRICS_ALIASES)),
-        f"also export the metrics under the names of: {', '.join(METRICS_ALIASES)}",
-        "NAMES",
-    ),
     Flag("observability", "log_format", _one_of(LOG_FORMATS), "form of the log lines: text or json", "FORMAT"),
     Flag("observability", "request_log", parse_bool, "a log line for each request", "BOOL"),
     Flag(
@@ -164,6 +157,13 @@ FLAGS: tuple[Flag, ...] = (
         str,
         "URL of an OpenTelemetry collector that gets traces (OTLP; needs the extra tracing)",
         "URL",
+    ),
+    Flag(
+        "observability",
+        "metrics_aliases",
+        _one_of(tuple(METRICS_ALIASES)),
+        f"also export the metrics under the names of: {', '.join(METRICS_ALIASES)}",
+        "NAMES",
     ),
     Flag("security", "ssl_certfile", Path, "PEM certificate chain of REST and gRPC", "PATH"),
     Flag("security", "ssl_keyfile", Path, "PEM private key of the certificate", "PATH"),
