@@ -1,0 +1,53 @@
+"""Plain-torch twin of `kernels.gumbel`."""
+
+from __future__ import annotations
+
+import torch
+
+_LOW = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_LANES = 1024
+_WORDS = 4
+
+
+def gumbel_noise(seeds: torch.Tensor, indices: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """float32 (R, vocab). seeds, indices, positions: int64 (R), the seed's bits as two's complement."""
+    num_blocks = -(-vocab_size // (_LANES * _WORDS)) * _LANES
+    blocks = torch.arange(num_blocks, device=seeds.device).expand(len(seeds), -1)
+
+    def column(values: torch.Tensor) -> torch.Tensor:
+        return (values & _LOW).unsqueeze(1).expand_as(blocks)
+
+    counter = (column(positions), column(positions >> 32), column(indices), blocks + 1)
+    words = torch.stack(philox(counter, (column(seeds), column(seeds >> 32))))
+    # words, rows, chunks, lanes → rows, chunks, words, lanes: token ids in order
+    by_token = words.view(_WORDS, len(seeds), -1, _LANES).permute(1, 2, 0, 3)
+    return gumbel(by_token.reshape(len(seeds), -1)[:, :vocab_size])
+
+
+def gumbel(words: torch.Tensor) -> torch.Tensor:
+    """Standard Gumbel noise, float32. words: int64 below 2³²."""
+    v = (words.float() * 2.0**-32 + 2.0**-33).clamp_(max=1.0 - 2.0**-24)
+    series = v * (1.0 + v * (1 / 2 + v * (1 / 3 + v * (1 / 4 + v * (1 / 5 + v * (1 / 6))))))
+    return -torch.where(v < 1 / 16, series, -(1.0 - v).log()).log()
+
+
+def philox(
+    counter: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], key: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Philox4x32-10. All words int64 below 2³². NOTE: products wrap to negative numbers, whose bits are right."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        product0 = c0 * _MULTIPLIERS[0]
+        product1 = c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            ((product1 >> 32) & _LOW) ^ c1 ^ k0,
+            product1 & _LOW,
+            ((product0 >> 32) & _LOW) ^ c3 ^ k1,
+            product0 & _LOW,
+        )
+        k0 = (k0 + _KEY_STEPS[0]) & _LOW
+        k1 = (k1 + _KEY_STEPS[1]) & _LOW
+    return c0, c1, c2, c3
