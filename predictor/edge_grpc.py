@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from predictor.request_context import (
     RequestContext,
     RequestEdge,
     current_request,
+    note_error,
     request_id_of,
     trace_id_of,
 )
@@ -102,8 +104,18 @@ class GrpcEdge(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         with self._edge.handling(request):
             try:
                 yield
+                request.status = grpc.StatusCode.OK.name
+            except asyncio.CancelledError:
+                request.status = grpc.StatusCode.CANCELLED.name
+                raise
+            except grpc.aio.AbortError:
+                request.status = _CODE_NAMES[_number(context.code())]
+                raise
+            except Exception as error:
+                note_error(error)
+                request.status = grpc.StatusCode.UNKNOWN.name
+                raise
             finally:
-                request.status = _code_name(context.code())
                 if request.num_children:
                     request.is_quiet = True
 
@@ -131,9 +143,9 @@ def message_of_stream() -> Iterator[None]:
             request.status = code.name
 
 
-def _code_name(code: Any) -> str:
-    number = code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0)
-    return _CODE_NAMES[number]
+def _number(code: Any) -> int:
+    # NOTE: grpc.aio tells the number, though its documentation says the enumeration's member.
+    return int(code.value[0] if isinstance(code, grpc.StatusCode) else code)
 
 
 async def _unknown_method(_requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
