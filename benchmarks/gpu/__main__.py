@@ -27,8 +27,8 @@ SECTIONS: dict[str, float] = {
     "attention": 70,
     "layers": 50,
     "engine": 60,
-    "qwen2.5-0.5b": 100,
     "llama-3.1-8b": 200,
+    "qwen2.5-0.5b": 100,
 }
 """By name, the seconds that a section may take at most; it leaves out what does not fit."""
 DEFAULT_SECONDS = 465

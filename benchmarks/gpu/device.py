@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -29,6 +30,12 @@ class Device:
             return "CPU (Triton's interpreter)"
         properties = torch.cuda.get_device_properties(self.torch_device)
         return f"{properties.name}, {properties.multi_processor_count} SMs, {properties.total_memory >> 30} GiB"
+
+    def release(self) -> None:
+        """Gives memory that no tensor holds any more back to the device."""
+        gc.collect()
+        if not self.is_smoke:
+            torch.cuda.empty_cache()
 
     def randn(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         """Never zeros: they hide unwritten outputs, and a GPU computes faster on them."""
