@@ -19,18 +19,23 @@ from engine.messages import AddSequence, ModelInfo, SequenceId, SequenceOutput
 from engine.sampling_params import SamplingParams
 
 
-def next_token(history: Sequence[int], vocab_size: int) -> int:
-    """The fake model: its greedy token is a pure function of all tokens before it."""
-    return zlib.crc32(array("q", history).tobytes()) % vocab_size
+def next_token(history: Sequence[int], vocab_size: int, index: int = 0) -> int:
+    """The fake model: its token is a pure function of all tokens before it and the sequence's index in its request."""
+    return zlib.crc32(array("q", history).tobytes(), index) % vocab_size
 
 
 def run_alone(
-    prompt: Sequence[int], params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int], max_model_len: int
+    prompt: Sequence[int],
+    params: SamplingParams,
+    vocab_size: int,
+    eos_token_ids: Sequence[int],
+    max_model_len: int,
+    index: int = 0,
 ) -> tuple[list[int], str]:
     """Output tokens and finish reason of a prompt by the plainest loop there is: no pool, no batch, no steps."""
     tokens = list(prompt)
     while True:
-        token = next_token(tokens, vocab_size)
+        token = next_token(tokens, vocab_size, index)
         tokens.append(token)
         output = tokens[len(prompt) :]
         stops = set(params.stop_token_ids) | (set() if params.ignore_eos else set(eos_token_ids))
@@ -112,6 +117,7 @@ class FixedItem:
     """
 
     name: SequenceId
+    index: int
     row: int
     start: int
     end: int
@@ -190,7 +196,9 @@ class PagedFakeRunner:
         known = tuple(request.token_ids[:end])
         assert end - len(known) <= len(self.unfinished), "a pending token that no step brings"
         slots = tuple(self._slot(request, position) for position in range(end))
-        return FixedItem(request.sequence_id, row.index, item.start, end, item.samples, known, slots, row.generation)
+        return FixedItem(
+            request.sequence_id, request.index, row.index, item.start, end, item.samples, known, slots, row.generation
+        )
 
     def _slot(self, request: Request, position: int) -> int:
         block_id = request.block_ids[position // self.block_size]
@@ -215,7 +223,7 @@ class PagedFakeRunner:
         if not item.samples:
             return ()
         for _ in range(self.tokens_a_step()):
-            history.append(next_token(history, self.vocab_size))
+            history.append(next_token(history, self.vocab_size, item.index))
         self.sampled[item.row] = history[-1]
         return tuple(history[item.end :])
 

@@ -38,6 +38,30 @@ def test_grow_changes_nothing_when_blocks_are_short() -> None:
     assert pool.match(make_request("s", range(12))) == PrefixHit()
 
 
+def test_a_block_with_a_pending_last_token_is_found_when_that_is_known() -> None:
+    pool = BlockPool(10, 4)
+    request = admitted(pool, PROMPT[:7])
+    assert pool.grow(request, 8)  # the eighth token is computed, and nobody knows it yet
+    request.num_computed_tokens = 8
+    assert len(pool.match(make_request("s", PROMPT)).block_ids) == 1
+    request.token_ids.append(PROMPT[7])
+    pool.note_tokens(request, 7)
+    assert pool.match(make_request("s", PROMPT)).block_ids == tuple(request.block_ids)
+    assert pool.grow(request, 9)
+    request.num_computed_tokens = 9
+    request.token_ids.append(PROMPT[8])
+    pool.note_tokens(request, 8)
+    pool.check_integrity([request])
+
+
+def test_a_known_token_names_no_block_that_no_step_fills() -> None:
+    pool = BlockPool(10, 4)
+    request = admitted(pool, PROMPT[:7])
+    request.token_ids.append(PROMPT[7])
+    pool.note_tokens(request, 7)
+    assert len(pool.match(make_request("s", PROMPT)).block_ids) == 1
+
+
 def test_release_is_idempotent() -> None:
     pool = BlockPool(4, 4)
     request = admitted(pool)

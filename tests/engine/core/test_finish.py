@@ -55,3 +55,21 @@ def test_V7_prompt_and_output_together_fill_the_context() -> None:
 def test_without_max_tokens_the_rest_of_the_context() -> None:
     assert check([PLAIN] * 12, max_model_len=16, max_tokens=None) is None
     assert check([PLAIN] * 13, max_model_len=16, max_tokens=None) == Finish("length")
+
+
+@pytest.mark.parametrize(
+    ("params", "max_model_len", "num_tokens", "expected"),
+    [
+        ({"max_tokens": 4}, 100, 6, False),
+        ({"max_tokens": 4}, 100, 7, True),
+        ({"max_tokens": None}, 9, 8, False),
+        ({"max_tokens": None}, 9, 9, True),
+        ({"max_tokens": 50}, 9, 9, True),
+        ({"max_tokens": 4, "min_tokens": 4}, 100, 6, False),
+    ],
+)
+def test_the_end_by_length_is_known_before_the_tokens_are(
+    params: dict[str, object], max_model_len: int, num_tokens: int, expected: bool
+) -> None:
+    request = make_request("r", [1, 2, 3], **params)
+    assert FinishRules([EOS], max_model_len).ends_at(request, num_tokens) == expected
