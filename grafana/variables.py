@@ -24,7 +24,7 @@ def namespace() -> QueryVariable:
 
 
 def inferenceservice() -> QueryVariable:
-    """NOTE: its "All" is the list of its values: names of services also select Deployments, and `.+` would select any."""
+    """NOTE: its "All" is the list of its values: names of services also select Deployments, and `.+` would take any."""
     query = 'label_values(pagedserve_engine_up{namespace=~"$namespace"}, inferenceservice)'
     return _query("inferenceservice", "InferenceService", query)
 

@@ -19,8 +19,8 @@ from grafana.queries import (
     of_service,
 )
 
-# NOTE: the queries of manifests/keda/base, for each of the services chosen (a test compares them). KEDA's own window of a
-# minute, and not $__rate_interval, so that a panel shows the very number that KEDA gets.
+# NOTE: the queries of manifests/keda/base, for each of the services chosen (a test compares them). KEDA's own window of
+# a minute, and not $__rate_interval, so that a panel shows the very number that KEDA gets.
 REQUESTS = (
     f"sum by ({BY_SERVICE}) (avg_over_time(pagedserve_requests_running{{{SERVICE}}}[1m])\n"
     f"+ avg_over_time(pagedserve_requests_waiting{{{SERVICE}}}[1m]))"

@@ -538,7 +538,7 @@ def _process() -> Section:
 def engine() -> Board:
     return Board(
         title="Engine",
-        description="What the engines do: batches, steps, queue, KV cache, latency, lengths. Choose one pod to see one engine.",
+        description="What the engines do: batches, steps, queue, KV cache, latency, lengths. Choose a pod to see one.",
         since="1h",
         variables=(gpu_model(),),
         sections=[

@@ -442,7 +442,8 @@ def _pods() -> Builder:
             query(rate("pagedserve_generation_tokens_total", BY_POD)),
             query(
                 f"sum by ({BY_POD}) (\n"
-                '  sum by (namespace, pod) (kube_pod_container_status_restarts_total{namespace=~"$namespace",pod=~"$pod"})\n'
+                "  sum by (namespace, pod) "
+                '(kube_pod_container_status_restarts_total{namespace=~"$namespace",pod=~"$pod"})\n'
                 f"  * on (namespace, pod) group_left (inferenceservice)\n"
                 f"  max by ({BY_POD}) (pagedserve_engine_up{{{POD}}} >= bool 0)\n)"
             ),
@@ -479,8 +480,8 @@ def _pods() -> Builder:
 def service_overview() -> Board:
     return Board(
         title="Service overview",
-        description="For whoever is on call: is it well, and if not, where to look. From top to bottom: what fires, what is "
-        "promised, what comes and how it ends, how full it is, and the replicas.",
+        description="For whoever is on call: is it well, and if not, where to look. From top to bottom: what fires, "
+        "what is promised, what comes and how it ends, how full it is, and the replicas.",
         since="3h",
         sections=[
             Section(

@@ -406,8 +406,8 @@ def _load() -> Section:
 def compare_versions() -> Board:
     return Board(
         title="Compare versions",
-        description="Two versions of a service beside each other. A version is a ReplicaSet: a canary's Deployment has its own, "
-        "and so has every roll-out of one Deployment. Choose which is which in the head.",
+        description="Two versions of a service beside each other. A version is a ReplicaSet: a canary's Deployment has "
+        "its own, and so has every roll-out of one Deployment. Choose which is which in the head.",
         since="1h",
         variables=(
             revision(

@@ -4,31 +4,74 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 
 from tests.prometheus.expressions import NAMESPACE, SERVICE
 
+GPU_MODEL = "NVIDIA H100 80GB HBM3"
+GPU_VALUES = {
+    "DCGM_FI_DEV_GPU_UTIL": 50.0,
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.18,
+    "DCGM_FI_PROF_DRAM_ACTIVE": 0.46,
+    "DCGM_FI_DEV_FB_USED": 72_400.0,  # MiB
+    "DCGM_FI_DEV_FB_FREE": 8_600.0,
+    "DCGM_FI_DEV_POWER_USAGE": 410.0,
+}
+"""What DCGM's exporter says of each GPU, by its default metrics."""
 
-def healthy_page(pods: Sequence[str]) -> str:
+
+@dataclass(frozen=True)
+class Scaler:
+    """The HPA and its ScaledObject.
+
+    replicas: as many as pods unless given. desired: as replicas unless given.
+    values: what the triggers' queries gave, as totals of the service. targets: their thresholds, those of
+    manifests/keda/base unless given. bounds: minimum and maximum.
+    """
+
+    replicas: int | None = None
+    desired: int | None = None
+    values: tuple[float, ...] = (20.0, 60.0)
+    targets: tuple[float, ...] = (48.0, 80.0)
+    bounds: tuple[int, int] = (2, 8)
+
+
+def healthy_page(pods: Sequence[str], scaler: Scaler = Scaler()) -> str:
     """A /metrics page of a cluster in health, in which these pods run. Labels as the exporters' documentation lists."""
+    replicas = len(pods) if scaler.replicas is None else scaler.replicas
+    desired = replicas if scaler.desired is None else scaler.desired
     hpa = f'namespace="{NAMESPACE}",horizontalpodautoscaler="keda-hpa-{SERVICE}"'
     target = f'scaletargetref_kind="Deployment",scaletargetref_name="{SERVICE}-predictor"'
+    scaled = f'namespace="{NAMESPACE}",scaledObject="{SERVICE}"'
     lines = [
         f"kube_horizontalpodautoscaler_info{{{hpa},{target}}} 1",
-        f"kube_horizontalpodautoscaler_spec_max_replicas{{{hpa}}} 8",
-        f"kube_horizontalpodautoscaler_spec_min_replicas{{{hpa}}} 2",
-        f"kube_horizontalpodautoscaler_status_current_replicas{{{hpa}}} {len(pods)}",
-        f"kube_horizontalpodautoscaler_status_desired_replicas{{{hpa}}} {len(pods)}",
+        f"kube_horizontalpodautoscaler_spec_max_replicas{{{hpa}}} {scaler.bounds[1]}",
+        f"kube_horizontalpodautoscaler_spec_min_replicas{{{hpa}}} {scaler.bounds[0]}",
+        f"kube_horizontalpodautoscaler_status_current_replicas{{{hpa}}} {replicas}",
+        f"kube_horizontalpodautoscaler_status_desired_replicas{{{hpa}}} {desired}",
         f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingActive",status="true"}} 1',
         f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingActive",status="false"}} 0',
-        f'keda_scaled_object_errors_total{{namespace="{NAMESPACE}",scaledObject="{SERVICE}"}} 0',
+        f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingLimited",status="true"}} 0',
+        f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingLimited",status="false"}} 1',
+        f"keda_scaled_object_errors_total{{{scaled}}} 0",
     ]
-    for deployment, replicas in ((f"{SERVICE}-predictor", len(pods)), (f"{SERVICE}-epp", 2)):
+    for index, (value, threshold) in enumerate(zip(scaler.values, scaler.targets, strict=True)):
+        metric = f'{hpa},metric_name="s{index}-prometheus",metric_target_type="average"'
+        trigger = f'{scaled},scaler="prometheus",triggerIndex="{index}",metric="s{index}-prometheus"'
+        lines += [
+            f"kube_horizontalpodautoscaler_spec_target_metric{{{metric}}} {threshold}",
+            f"kube_horizontalpodautoscaler_status_target_metric{{{metric}}} {value / max(replicas, 1)}",
+            f"keda_scaler_metrics_value{{{trigger}}} {value}",
+            f"keda_scaler_active{{{trigger}}} {int(value > 0)}",
+            f"keda_scaler_metrics_latency_seconds{{{trigger}}} 0.02",
+        ]
+    for deployment, count in ((f"{SERVICE}-predictor", replicas), (f"{SERVICE}-epp", 2)):
         labels = f'namespace="{NAMESPACE}",deployment="{deployment}"'
         lines += [
-            f"kube_deployment_spec_replicas{{{labels}}} {replicas}",
-            f"kube_deployment_status_replicas_available{{{labels}}} {replicas}",
+            f"kube_deployment_spec_replicas{{{labels}}} {count}",
+            f"kube_deployment_status_replicas_available{{{labels}}} {count}",
             f"kube_deployment_status_replicas_unavailable{{{labels}}} 0",
         ]
     for index in (0, 1):  # two replicas of the picker
@@ -48,7 +91,8 @@ def healthy_page(pods: Sequence[str]) -> str:
         for gpu in (0, 1):
             # NOTE: as scraped with honorLabels: false, where namespace and pod are the exporter's own.
             workload = f'exported_namespace="{NAMESPACE}",exported_pod="{pod}",namespace="gpu",pod="dcgm-exporter-a"'
-            lines.append(f'DCGM_FI_DEV_GPU_UTIL{{{workload},gpu="{gpu}"}} 50')
+            labels = f'{workload},gpu="{gpu}",modelName="{GPU_MODEL}"'
+            lines += [f"{name}{{{labels}}} {value}" for name, value in GPU_VALUES.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -97,6 +97,11 @@ class Prometheus:
         except httpx.TransportError:
             return False
 
+    @property
+    def url(self) -> str:
+        """Where its API is."""
+        return str(self._client.base_url).rstrip("/")
+
     def get(self, path: str, **params: Any) -> Any:
         """The `data` of an API answer; fails with Prometheus' own message."""
         answer = self._client.get(f"/api/v1/{path}", params=params).json()

@@ -20,14 +20,15 @@ import yaml
 
 from tests.e2e.server import Server, until
 from tests.manifests.kustomize import build, one
-from tests.prometheus.exporters import Exporter, healthy_page
+from tests.prometheus.exporters import Exporter, Scaler, healthy_page
 from tests.prometheus.expressions import NAMESPACE, SERVICE, rules_file
 from tests.prometheus.promql import shorten_duration
 from tests.prometheus.scrape import meta, pod_scrape_configs
 from tests.prometheus.server import Prometheus
 
 FACTOR = 15
-PODS = ("llm-predictor-7d9c-a", "llm-predictor-7d9c-b")
+PODS = ("llm-predictor-7d9c5b8f6d-2xk4q", "llm-v2-predictor-6b5f9d7c8-w8rtz")
+"""Named as Deployments name theirs: one of the stable version, one of a canary."""
 WATCH_SECONDS = 6
 """How long each state is watched: six scrapes, longer than the longest range of a scaler's query (4 s)."""
 RECORD = f'inferenceservice:pagedserve_replicas:count{{namespace="{NAMESPACE}",inferenceservice="{SERVICE}"}}'
@@ -61,17 +62,19 @@ def live_world(model: Path, folder: Path) -> Iterator[World]:
     servers = {pod: _server(model) for pod in PODS}
     try:
         with Exporter() as exporter:
-            exporter.page = healthy_page(PODS)
+            # NOTE: one replica less than there will be, so that the world has a scale-out in it.
+            exporter.page = healthy_page(PODS, Scaler(replicas=len(PODS) - 1))
             (folder / "rules.yml").write_text(yaml.safe_dump(rules_file(FACTOR), sort_keys=False))
             with Prometheus(
-                folder, _config(folder, exporter.address), lookback=shorten_duration("5m", FACTOR)
+                folder, scrape_config(folder, exporter.address), lookback=shorten_duration("5m", FACTOR)
             ) as prometheus:
                 for server in servers.values():
                     server.launch()
                 for server in servers.values():
                     server.attach()
                 until(lambda: prometheus.query('up{job="exporters"} == 1'), "the exporters to be scraped")
-                _discover(discovered, servers)
+                exporter.page = healthy_page(PODS)
+                discover(discovered, servers)
                 for server in servers.values():
                     server.wait_ready()
                 yield _run(prometheus, servers, discovered)
@@ -93,7 +96,8 @@ def _server(model: Path) -> PodServer:
     return PodServer(model_dir=model, model_name=SERVICE, dtype="float32", num_threads=1, num_kv_blocks=64)
 
 
-def _config(folder: Path, exporter: str) -> dict[str, Any]:
+def scrape_config(folder: Path, exporter: str) -> dict[str, Any]:
+    """Prometheus' configuration: our PodMonitor's targets in pods.json, the exporter, the rules in rules.yml."""
     monitor = one(build("manifests/monitoring/base"), "PodMonitor")
     return {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
@@ -133,7 +137,7 @@ def kserve_pod_labels() -> dict[str, str]:
     }
 
 
-def _discover(file: Path, servers: dict[str, PodServer]) -> None:
+def discover(file: Path, servers: dict[str, PodServer]) -> None:
     """The file of service discovery: these pods with each of their ports, and a neighbour that is none of ours."""
     labels = kserve_pod_labels()
     container = one(build("manifests/kserve/base"), "InferenceService")["spec"]["predictor"]["containers"][0]
@@ -199,13 +203,13 @@ def _run(prometheus: Prometheus, servers: dict[str, PodServer], discovered: Path
     until(lambda: prometheus.query(f'up{{pod="{PODS[1]}"}} == 0'), "the scrape of the dead pod to fail")
     until(lambda: prometheus.query(f'ALERTS{{alertname="PagedServeScrapeFailed",pod="{PODS[1]}"}}'), "the alert")
     lost, lost_alerts = time.time(), prometheus.get("alerts")
-    _discover(discovered, servers)
+    discover(discovered, servers)
     with _load(list(servers.values())):
         until(lambda: not prometheus.query(f'up{{pod="{PODS[1]}"}}'), "the dead pod to be forgotten")
         until(lambda: replicas(1), "one pod to be left")
         only = watch()
     servers[PODS[0]].close()
-    _discover(discovered, {})
+    discover(discovered, {})
     until(lambda: not prometheus.query(f'up{{pod="{PODS[0]}"}}'), "the last pod to be forgotten")
     until(lambda: replicas(0), "no pod to be left")
     # NOTE: by its last second averages over a minute (4 s) have run out; rates over five minutes have not.
