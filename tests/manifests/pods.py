@@ -32,6 +32,16 @@ class ServerPod:
         return self.document["metadata"].get("annotations", {}).get(MODE) == "Knative"
 
     @property
+    def gpus(self) -> dict[str, str]:
+        """The extended resources of NVIDIA's device plugin that it is limited to."""
+        limits = self.container["resources"]["limits"]
+        return {name: number for name, number in limits.items() if name.startswith("nvidia.com/")}
+
+    @property
+    def uses_gpu(self) -> bool:
+        return bool(self.gpus)
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables with a value that stands in the manifest."""
         return {v["name"]: v["value"] for v in self.container.get("env", []) if "value" in v}

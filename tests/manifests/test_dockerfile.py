@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,9 +108,10 @@ def test_files_of_the_packages_other_than_python_would_be_left_out_of_the_wheel(
 
 
 def test_dependencies_are_those_of_pyproject() -> None:
-    (script,) = re.findall(r"python -c '([^']+)'", TEXT)
+    (script,) = re.findall(r"python -c '(import tomllib[^']+)'", TEXT)
     done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == PYPROJECT["project"]["dependencies"]
+    project = PYPROJECT["project"]
+    assert done.stdout.split() == project["dependencies"] + project["optional-dependencies"]["tracing"]
     assert [line for line in done.stdout.split() if re.match("^torch==", line)] == ["torch==2.13.0"]
     # A second place for a version would drift.
     makefile = (REPOSITORY / "Makefile").read_text()
@@ -130,9 +133,35 @@ def test_ports_are_the_flags_defaults() -> None:
 
 
 def test_tag_is_the_version_of_the_manifests() -> None:
-    images = {pod.container["image"] for pod in SERVER_PODS}
-    assert images == {f"pagedserve:{PYPROJECT['project']['version']}"}
-    assert f"--tag {images.pop()} " in TEXT
+    image = f"pagedserve:{PYPROJECT['project']['version']}"
+    for pod in SERVER_PODS:
+        assert pod.container["image"] == (f"{image}-cuda" if pod.uses_gpu else image)
+    assert f"docker build --tag {image} ." in TEXT
+    assert f"docker build --build-arg DEVICE=cuda --tag {image}-cuda ." in TEXT
+
+
+def test_the_image_for_gpus_can_compile_kernels() -> None:
+    stages = [name for name, _ in instructions() if name in {"FROM", "ARG", "RUN"}]
+    assert stages.count("FROM") == 2
+    # An argument holds for the stage that declares it.
+    assert [rest for name, rest in instructions() if name == "ARG" and "DEVICE" in rest] == ["DEVICE=cpu"] * 2
+    (installed,) = [rest for name, rest in last_stage() if name == "RUN" and "apt-get install" in rest]
+    assert re.search(r'if \[ "\$DEVICE" = cuda \]; then .*\bgcc\b.*\blibc6-dev\b.*fi', installed)
+    # Where Triton keeps what it compiled is writable, and read again when the container starts anew.
+    assert environment()["TRITON_CACHE_DIR"].startswith("/cache/")
+
+
+@pytest.mark.parametrize(("device", "code"), [("cpu", 0), ("cuda", 1)])
+def test_a_build_for_gpus_notices_a_torch_for_cpus(device: str, code: int) -> None:
+    import torch
+
+    if torch.version.cuda:
+        pytest.skip("the torch here is a CUDA build")
+    (check,) = [rest for name, rest in instructions() if name == "RUN" and "torch.version.cuda" in rest]
+    env = {**os.environ, "DEVICE": device, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", check], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert ("this torch is a CPU build" in done.stderr) == bool(code)
 
 
 @pytest.mark.parametrize("pod", SERVER_PODS, ids=str)

@@ -116,6 +116,15 @@ def test_weights_are_downloaded_and_no_metadata_service_is_asked(address: str, a
     assert not allows("egress", Peer(address=address), 53, "UDP")
 
 
+def test_traces_go_to_the_collector() -> None:
+    documents = build("manifests/kserve/overlays/tracing")
+    labels = one(documents, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    (port,) = [port for port in one(documents, "Service")["spec"]["ports"] if port["name"] == "otlp-grpc"]
+    assert allows("egress", Peer(OWN, labels), port["port"])
+    assert not allows("egress", Peer(OWN, labels), 443)
+    assert not allows("egress", Peer("stranger", labels), port["port"])
+
+
 def test_strangers_are_not_called() -> None:
     for port in (53, 443, 8080):
         assert not allows("egress", Peer("stranger", {"k8s-app": "kube-dns"}), port)

@@ -1,0 +1,46 @@
+"""The overlays that run a model on a GPU or a slice of one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.manifests.pods import SERVER_PODS, ServerPod
+
+GPU_PODS = [pod for pod in SERVER_PODS if pod.uses_gpu or pod.config.engine.device == "cuda"]
+GIB = 2**30
+
+each_gpu_pod = pytest.mark.parametrize("pod", GPU_PODS, ids=str)
+
+
+def test_they_are_found() -> None:
+    overlays = {pod.overlay.rpartition("/")[2]: pod.gpus for pod in GPU_PODS}
+    assert overlays["gpu"] == {"nvidia.com/gpu": "1"}
+    assert overlays["gpu-mig"] == {"nvidia.com/mig-3g.40gb": "1"}
+
+
+@each_gpu_pod
+def test_one_device_and_the_flag_for_it(pod: ServerPod) -> None:
+    # One process runs the model, on one device; a second one would lie idle.
+    assert list(pod.gpus.values()) == ["1"]
+    requests = pod.container["resources"]["requests"]
+    assert {name: requests[name] for name in pod.gpus} == pod.gpus, "an extended resource is never overcommitted"
+    # `auto` would take the CPU where the GPU is not seen, and be ready.
+    assert pod.config.engine.device == "cuda"
+    assert pod.config.engine.memory_utilization <= 0.95, "CUDA's own memory and what graphs take need room"
+
+
+@each_gpu_pod
+def test_it_may_be_placed_on_gpu_nodes(pod: ServerPod) -> None:
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod.spec["tolerations"]
+    assert pod.spec["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    # Restricted: the device plugin hands the device in, no privilege does.
+    assert "privileged" not in pod.container["securityContext"]
+
+
+@each_gpu_pod
+def test_memory_and_storage_for_the_weights(pod: ServerPod) -> None:
+    memory = int(pod.container["resources"]["limits"]["memory"].removesuffix("Gi")) * GIB
+    weights = 15.2e9  # Qwen2.5-7B-Instruct in bfloat16
+    assert memory > 1.5 * weights, "they pass through main memory"
+    storage = int(pod.container["resources"]["requests"]["ephemeral-storage"].removesuffix("Gi")) * GIB
+    assert storage > 2 * weights, "downloaded into the pod's own storage, beside caches and logs"
