@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.messages import LoadProgress
+from engine.runner.choice import resolve
 from engine.runner.model_runner import ModelRunner
+
+if TYPE_CHECKING:
+    from engine.runner.device_runner import DeviceRunner
 
 
 def build_engine(config: EngineConfig, progress: Callable[[LoadProgress], None]) -> EngineCore:
@@ -15,5 +20,21 @@ def build_engine(config: EngineConfig, progress: Callable[[LoadProgress], None])
 
     progress: called as loading goes on. Raises `ModelLoadError` and `ConfigError`.
     """
-    runner = ModelRunner(config, progress)
+    config = resolve(config)
+    runner = build_runner(config, progress)
     return EngineCore(config, runner.info, runner)
+
+
+def build_runner(config: EngineConfig, progress: Callable[[LoadProgress], None]) -> ModelRunner | DeviceRunner:
+    """The runner of a configuration whose device and back end are decided. Raises as `build_engine`."""
+    if config.attention_backend == "torch":
+        return ModelRunner(config, progress)
+    # NOTE: imported here, so that triton comes in only where it is used.
+    from engine.runner.accelerator import CudaAccelerator, HostAccelerator
+    from engine.runner.device_memory import CudaMemory
+    from engine.runner.device_runner import DeviceRunner
+
+    if config.device == "cuda":
+        memory = CudaMemory()
+        return DeviceRunner(config, progress, CudaAccelerator(), memory)
+    return DeviceRunner(config, progress, HostAccelerator(), None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engine.core.ids import BlockId
 from engine.core.request import Request
 from engine.messages import SequenceId
 from engine.sampling.row import SamplingRow
@@ -60,8 +61,7 @@ class RowTable:
         num_blocks = len(request.block_ids)
         if num_blocks != row.num_blocks:
             assert num_blocks > row.num_blocks, f"{request} lost blocks while it ran"
-            self.block_tables[row.index, row.num_blocks : num_blocks] = request.block_ids[row.num_blocks :]
-            row.num_blocks = num_blocks
+            self._enter_blocks(row, request.block_ids[row.num_blocks :])
         return row
 
     def note_tokens(self, rows: Sequence[Row], token_ids: Sequence[int], positions: Sequence[int]) -> None:
@@ -73,6 +73,12 @@ class RowTable:
         indices = [rows[i].index for i in kept]
         self.last_tokens[indices] = [token_ids[i] for i in kept]
         self.last_positions[indices] = [positions[i] for i in kept]
+
+    def _enter_blocks(self, row: Row, block_ids: Sequence[BlockId]) -> None:
+        """Enters further blocks of a row."""
+        num_blocks = row.num_blocks + len(block_ids)
+        self.block_tables[row.index, row.num_blocks : num_blocks] = block_ids
+        row.num_blocks = num_blocks
 
     def _add(self, request: Request) -> Row:
         assert self._free, "more sequences run than max_num_seqs"
