@@ -1,7 +1,7 @@
 """The same metrics under the names that tools made for vLLM ask for.
 
-Names, labels and meanings as vLLM's documentation of its production metrics gives them (version 0.32, and the two older
-names that dashboards and endpoint pickers still ask for). docs/metrics.md tells where the meanings differ.
+Names, labels and meanings as vLLM's documentation of its production metrics gives them (version 0.32, and the older
+names that dashboards, routers and endpoint pickers still ask for). docs/metrics.md tells where the meanings differ.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ VLLM_ALIASES = (
     Alias("generation_tokens", "generation_tokens"),
     Alias("prefix_cache_queries", "prefix_cache_query_tokens"),
     Alias("prefix_cache_hits", "prefix_cache_hit_tokens"),
+    Alias("gpu_prefix_cache_queries", "prefix_cache_query_tokens"),
+    Alias("gpu_prefix_cache_hits", "prefix_cache_hit_tokens"),
     Alias("num_preemptions", "preemptions"),
     Alias("time_to_first_token_seconds", "time_to_first_token_seconds"),
     Alias("inter_token_latency_seconds", "inter_token_latency_seconds"),

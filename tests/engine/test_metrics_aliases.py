@@ -87,6 +87,7 @@ def test_every_alias_is_documented_with_its_source() -> None:
             documented |= {(name, text) for text in re.findall(r"`pagedserve_(\w+)`", source)}
     counters = {"request_success", "prompt_tokens", "prompt_tokens_cached", "generation_tokens"}
     counters |= {"prefix_cache_queries", "prefix_cache_hits", "num_preemptions"}
+    counters |= {"gpu_prefix_cache_queries", "gpu_prefix_cache_hits"}
 
     def total(alias) -> str:
         return "_total" if alias.name in counters else ""
