@@ -1,4 +1,4 @@
-# The whole developer interface: serve, test, check (and test-full, setup, format, clean).
+# The whole developer interface: serve, test, check (and test-full, setup, format, clean; dashboards, dashboards-preview).
 # NOTE: paths here are relative, so that a checkout in a folder with spaces works.
 
 SHELL := /bin/sh
@@ -9,8 +9,9 @@ DEBIAN_STAMP := $(VENV)/.debian-installed
 DEBIAN_PACKAGES := prometheus
 SERVE_ARGS ?=
 PYTEST_ARGS ?=
+PREVIEW_ARGS ?=
 
-.PHONY: serve test test-full check format setup clean
+.PHONY: serve test test-full check format dashboards dashboards-preview setup clean
 
 serve: setup
 	exec "$(PY)" -m predictor $(SERVE_ARGS)
@@ -30,6 +31,17 @@ check: setup
 format: setup
 	"$(PY)" -m ruff format .
 	"$(PY)" -m ruff check --fix .
+
+# Writes grafana/dashboards.
+dashboards: setup
+	"$(PY)" -m grafana
+
+# Pictures of the dashboards in build/dashboards, from servers of its own under load (five minutes), or from a Prometheus
+# that runs: make dashboards-preview PREVIEW_ARGS="--prometheus http://localhost:9090".
+dashboards-preview: setup
+	case "$(PREVIEW_ARGS)" in \
+	  *--prometheus*) "$(PY)" -m grafana.preview $(PREVIEW_ARGS);; \
+	  *) OMP_NUM_THREADS=1 "$(PY)" -m tests.prometheus.preview $(PREVIEW_ARGS);; esac
 
 setup: $(STAMP) $(DEBIAN_STAMP)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.dates import AutoDateLocator, DateFormatter
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from grafana.preview.source import Series
@@ -26,6 +25,8 @@ Span = tuple[float, float]
 Marks = Sequence[tuple[float, str]]
 Shape = Callable[["Page", Mapping[str, Any], Answers, Box, Span, Marks], int]
 
+TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 604_800, 1e9)
+"""Seconds that may lie between two labels of the time axis."""
 ROW = 17
 """Pixels of a line of a legend or table."""
 
@@ -61,7 +62,7 @@ def timeseries(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box,
         color = NAMED[own["color"]["fixedColor"]] if "color" in own else PALETTE[index % len(PALETTE)]
         dashed = "custom.lineStyle" in own
         lines.append((name, one, color))
-        times = np.array([datetime.fromtimestamp(t) for t, _ in one.samples])
+        times = np.array([t for t, _ in one.samples])
         values = np.array([v for _, v in one.samples])
         if stacked and not dashed:
             floor = np.array([base.get(t, 0.0) for t, _ in one.samples])
@@ -77,7 +78,7 @@ def timeseries(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box,
             if step["value"] is not None:
                 axes.axhline(step["value"], color=NAMED[step["color"]], lw=1, ls=(0, (4, 4)), alpha=0.8)
     for time, mark in marks:
-        axes.axvline(datetime.fromtimestamp(time), color=NAMED[mark], lw=1, ls=(0, (2, 2)), alpha=0.7)
+        axes.axvline(time, color=NAMED[mark], lw=1, ls=(0, (2, 2)), alpha=0.7)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value, unit, decimals)))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=decimals == 0))
     _legend(page, lines, unit, decimals, (x, y + h - legend, w, legend))
@@ -134,7 +135,7 @@ def heatmap(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box, sp
     low, high = filled[0], filled[-1] + 1
     x, y, w, h = box
     axes = _time_axes(page, (x + 52, y, w - 58, h - 22), span)
-    edges = [datetime.fromtimestamp(t) for t in [*times, times[-1] + (times[-1] - times[0]) / max(len(times) - 1, 1)]]
+    edges = [*times, times[-1] + (times[-1] - times[0]) / max(len(times) - 1, 1)]
     shown = np.ma.masked_less_equal(counts[low:high], 1e-9)
     scheme = mpl.colormaps[SCHEMES[panel["options"]["color"]["scheme"]]]
     axes.pcolormesh(edges, range(high - low + 1), shown**0.5, cmap=scheme, vmin=0)
@@ -143,7 +144,7 @@ def heatmap(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box, sp
     ticks = list(range(1, high - low + 1, every))
     axes.set_yticks(ticks, [show(buckets[low + tick - 1][0], panel["options"]["yAxis"]["unit"]) for tick in ticks])
     for time, mark in marks:
-        axes.axvline(datetime.fromtimestamp(time), color=NAMED[mark], lw=1, ls=(0, (2, 2)), alpha=0.7)
+        axes.axvline(time, color=NAMED[mark], lw=1, ls=(0, (2, 2)), alpha=0.7)
     return len(filled)
 
 
@@ -183,13 +184,7 @@ def state_timeline(page: Page, panel: Mapping[str, Any], answers: Answers, box: 
         step = one.samples[1][0] - one.samples[0][0] if len(one.samples) > 1 else 1.0
         for t, value in one.samples:
             _, color = mapping_of(defaults, value) or ("", TEXT)
-            axes.fill_betweenx(
-                (index + 0.1, index + 0.9),
-                datetime.fromtimestamp(t),
-                datetime.fromtimestamp(t + step),
-                color=color,
-                lw=0,
-            )
+            axes.fill_betweenx((index + 0.1, index + 0.9), t, t + step, color=color, lw=0)
     axes.set_ylim(len(series), 0)
     axes.set_yticks([index + 0.5 for index in range(len(series))], [name for name, _ in series])
     at = x
@@ -246,15 +241,17 @@ DRAW: dict[str, Shape] = {
 
 def _time_axes(page: Page, box: Box, span: Span) -> Any:
     axes = page.axes(*box)
-    axes.set_xlim(*(datetime.fromtimestamp(at) for at in span))
+    axes.set_xlim(*span)
     axes.tick_params(colors=FAINT, labelsize=7.5, length=0)
     axes.grid(True, color=GRID, lw=0.7)
     axes.set_axisbelow(True)
     for side in axes.spines.values():
         side.set_visible(False)
-    clock = "%H:%M" if span[1] - span[0] > 600 else "%H:%M:%S"
-    axes.xaxis.set_major_locator(AutoDateLocator(maxticks=max(3, int(box[2] / 80))))
-    axes.xaxis.set_major_formatter(DateFormatter(clock))
+    room = max(2, int(box[2] / 90))
+    every = next(step for step in TICKS if (span[1] - span[0]) / step <= room)
+    ticks = np.arange(math.ceil(span[0] / every) * every, span[1], every)
+    clock = "%H:%M" if every >= 60 else "%H:%M:%S"
+    axes.set_xticks(ticks, [datetime.fromtimestamp(at).strftime(clock) for at in ticks])
     return axes
 
 

@@ -84,7 +84,7 @@ def test_alerts_say_what_to_do() -> None:
         assert rule["labels"].keys() == {"severity"}
         assert rule["labels"]["severity"] in SEVERITIES
         annotations = rule["annotations"]
-        assert annotations.keys() == {"summary", "description", "runbook_url"}
+        assert annotations.keys() == {"summary", "description", "runbook_url", "dashboard_url"}
         assert annotations["runbook_url"] == f"{RUNBOOKS}{rule['alert']}.md"
         assert (REPOSITORY / "docs/runbooks" / annotations["runbook_url"].removeprefix(RUNBOOKS)).is_file()
         assert len(annotations["description"]) > 100

@@ -77,7 +77,7 @@ def live_world(model: Path, folder: Path) -> Iterator[World]:
                 discover(discovered, servers)
                 for server in servers.values():
                     server.wait_ready()
-                yield _run(prometheus, servers, discovered)
+                yield _run(prometheus, servers, discovered, exporter)
     finally:
         for server in servers.values():
             server.close()
@@ -179,7 +179,7 @@ def _load(servers: list[PodServer]) -> Iterator[None]:
             thread.join()
 
 
-def _run(prometheus: Prometheus, servers: dict[str, PodServer], discovered: Path) -> World:
+def _run(prometheus: Prometheus, servers: dict[str, PodServer], discovered: Path, exporter: Exporter) -> World:
     def watch() -> list[float]:
         begin = time.time()
         until(lambda: time.time() >= begin + WATCH_SECONDS, "the seconds to pass", 5 * WATCH_SECONDS)
@@ -204,6 +204,8 @@ def _run(prometheus: Prometheus, servers: dict[str, PodServer], discovered: Path
     until(lambda: prometheus.query(f'ALERTS{{alertname="PagedServeScrapeFailed",pod="{PODS[1]}"}}'), "the alert")
     lost, lost_alerts = time.time(), prometheus.get("alerts")
     discover(discovered, servers)
+    # NOTE: its Deployment is scaled in; its pod stays listed for a while.
+    exporter.page = healthy_page(PODS, Scaler(replicas=1))
     with _load(list(servers.values())):
         until(lambda: not prometheus.query(f'up{{pod="{PODS[1]}"}}'), "the dead pod to be forgotten")
         until(lambda: replicas(1), "one pod to be left")
