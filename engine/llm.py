@@ -22,6 +22,9 @@ from engine.tokenizer import Tokenizer
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
+_ALIASES = {"gpu_memory_utilization": "memory_utilization"}
+"""Names of arguments that users of other engines know, and ours."""
+
 
 class LLM:
     """A model loaded for offline generation.
@@ -30,8 +33,8 @@ class LLM:
         for output in llm.generate(["The capital of France is"], SamplingParams(temperature=0, max_tokens=8)):
             print(output.prompt, output.outputs[0].text)
 
-    model (or model_dir): a Hugging Face folder or a GGUF file; every further argument is a field of `EngineConfig`.
-    use_tqdm: show progress while loading.
+    model (or model_dir): a Hugging Face folder or a GGUF file; every further argument is a field of `EngineConfig`
+    (gpu_memory_utilization is another name of memory_utilization). use_tqdm: show progress while loading.
 
     Raises `ConfigError` for an unknown or bad argument and `ModelLoadError` for a model that cannot be served.
     """
@@ -46,6 +49,10 @@ class LLM:
     ) -> None:
         if (model is None) == (model_dir is None):
             raise ConfigError("give the model's path once, as model or as model_dir")
+        for alias, name in _ALIASES.items():
+            if alias in kwargs and name in kwargs:
+                raise ConfigError(f"{alias} is another name of {name}: give one of them")
+        kwargs = {_ALIASES.get(name, name): value for name, value in kwargs.items()}
         config = EngineConfig.from_kwargs(model_dir=Path(model or model_dir or ""), **kwargs)
         self.tokenizer = Tokenizer.load(config.model_dir)
         with _LoadingBar(use_tqdm) as bar:

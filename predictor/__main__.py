@@ -1,4 +1,4 @@
-"""`python -m predictor`, also installed as `pagedserve`."""
+"""`python -m predictor`, also installed as `pagedserve`: serves. With `warmup` before the flags it only makes ready."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from engine.errors import StartupError
 from predictor.args import ENV_PREFIX, parse_config, usage
 
 USAGE_ERROR = 2
+WARM_UP = "warmup"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serves as the command line says; returns the exit code."""
+    """Serves, or warms up, as the command line says; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    warms_up = words[:1] == [WARM_UP]
     try:
-        config = parse_config(sys.argv[1:] if argv is None else argv, os.environ)
+        config = parse_config(words[1:] if warms_up else words, os.environ)
     except StartupError as error:
         print(f"pagedserve: {error}\n{usage()}", file=sys.stderr)
         return USAGE_ERROR
     # NOTE: the engine process, and whatever else is started from here, inherits the environment but needs no key.
     os.environ.pop(f"{ENV_PREFIX}API_KEY", None)
+    if warms_up:
+        from predictor.warm_up import run
+
+        return run(config.engine)
     # NOTE: importing kserve takes seconds and parses the command line: only after ours is known to be right.
     from predictor.server import serve
 

@@ -72,7 +72,8 @@ def _parser() -> _Parser:
         prog="pagedserve",
         description="Serves a large language model over the Open Inference Protocol (REST and gRPC) and OpenAI's API.",
         epilog=f"Each flag may also be given as an environment variable, such as {ENV_PREFIX}HTTP_PORT=8080; "
-        "the command line wins. Flags may be written with - or _.",
+        "the command line wins. Flags may be written with - or _. `pagedserve warmup` and the same flags compile what "
+        "the server would compile at its start, and end.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )

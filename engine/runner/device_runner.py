@@ -128,6 +128,11 @@ class DeviceRunner:
             len(self._graphs.sizes),
         )
 
+    @property
+    def graph_sizes(self) -> tuple[int, ...]:
+        """Decodes in a step for which a graph is recorded."""
+        return self._graphs.sizes
+
     # --- steps -------------------------------------------------------------------------------------------------------
 
     def execute(self, plan: StepPlan) -> StepResult:

@@ -54,6 +54,9 @@ class ModelRunner:
     info: what the front needs to know of the model. One thread at a time may use a runner.
     """
 
+    graph_sizes: tuple[int, ...] = ()
+    """No steps are recorded on the CPU."""
+
     def __init__(self, config: EngineConfig, progress: Callable[[LoadProgress], None]) -> None:
         """Loads the model, runs it once, and allocates the KV pool from the memory then left.
 
