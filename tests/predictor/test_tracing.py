@@ -17,7 +17,8 @@ import grpc
 import pytest
 
 from engine.errors import ConfigError
-from predictor.tracing import MAX_TRACED_PROMPTS, RequestTracer
+from predictor.request_context import RequestContext, RequestEdge
+from predictor.tracing import CLOSE_SECONDS, MAX_TRACED_PROMPTS, RequestTracer
 from tests.fake_engine import FakeEngine
 from tests.otlp_collector import Collector, Received, collecting
 from tests.predictor.edge_app import SPAN_ID, TRACE_ID, EdgeApp, edge_app, infer_message, traceparent
@@ -346,6 +347,17 @@ async def test_a_collector_that_fails_hurts_no_request(
             assert (await server.client.complete()).status == 200
     tracer.close()
     assert collector.spans == []
+
+
+def test_a_collector_that_is_not_there_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "opentelemetry")
+    tracer = RequestTracer.start("http://127.0.0.1:9")
+    edge = RequestEdge([tracer])
+    with edge.handling(RequestContext("r", "http", "GET", edge, status=200)):
+        pass
+    begun = time.monotonic()
+    tracer.close()
+    assert time.monotonic() - begun < 5 * CLOSE_SECONDS
 
 
 def test_the_names_of_attributes_are_opentelemetrys() -> None:

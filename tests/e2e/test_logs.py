@@ -1,0 +1,143 @@
+"""The log of the real server: every line JSON, one a request, and never a prompt."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from predictor.oip.schema import message_class
+from tests.e2e.server import STEP_SECONDS, Server, until
+
+MARKER = "sesame"
+TRACE_ID = "ab" * 16
+FLAGS = {"dtype": "float32", "num_threads": 1, "num_kv_blocks": 256, "log_format": "json"}
+
+
+class JsonServer(Server):
+    """One whose log is JSON."""
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Everything that was written so far, all of it JSON objects."""
+        return [json.loads(line) for line in self.logs.splitlines()]
+
+    def line(self, request_id: str) -> dict[str, Any]:
+        """The request's line, once it is there."""
+
+        def find() -> dict[str, Any] | None:
+            found = [
+                line
+                for line in self.lines
+                if line["logger"] == "predictor.requests" and line.get("request_id") == request_id
+            ]
+            assert len(found) <= 1
+            return found[0] if found else None
+
+        return until(find, f"the line of {request_id}")
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path) -> Iterator[JsonServer]:
+    with JsonServer(model_dir=tiny_model, **FLAGS) as made:
+        assert isinstance(made, JsonServer)
+        yield made
+
+
+def complete(server: Server, request_id: str, **fields: Any) -> httpx.Response:
+    body = {"model": "tiny", "prompt": MARKER, "max_tokens": 4, "temperature": 0, "ignore_eos": True, **fields}
+    headers = {"x-request-id": request_id, "traceparent": f"00-{TRACE_ID}-{'cd' * 8}-01"}
+    return httpx.post(f"{server.http_url}/v1/completions", json=body, headers=headers, timeout=STEP_SECONDS)
+
+
+def test_an_answered_a_streamed_and_an_invalid_request(server: JsonServer) -> None:
+    assert complete(server, "ok").headers["x-request-id"] == "ok"
+    assert complete(server, "streamed", stream=True).headers["x-request-id"] == "streamed"
+    assert complete(server, "invalid", temperature=-1).headers["x-request-id"] == "invalid"
+    line = server.line("ok")
+    assert line.items() >= {"status": 200, "finish_reason": "length", "output_tokens": 4, "trace_id": TRACE_ID}.items()
+    assert 0 < line["ttft_seconds"] < line["total_seconds"]
+    assert server.line("streamed")["output_tokens"] == 4
+    assert server.line("invalid").items() >= {"status": 400, "error_type": "InvalidParameterError"}.items()
+
+
+def test_a_prefix_hit_is_told(server: JsonServer) -> None:
+    for name in ("cold", "warm"):
+        complete(server, name, prompt=MARKER * 20)
+    assert server.line("warm")["cached_tokens"] > server.line("cold")["cached_tokens"]
+
+
+def test_grpc_requests(server: JsonServer) -> None:
+    kind = message_class("ModelInferRequest")
+    message = kind(model_name="tiny", id="7")
+    message.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(MARKER.encode())
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", kind.SerializeToString)
+        call(message, metadata=(("x-request-id", "grpc"),), timeout=STEP_SECONDS)
+        streamed = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", kind.SerializeToString)
+        assert list(streamed(iter([message]), metadata=(("x-request-id", "stream"),), timeout=STEP_SECONDS))
+    assert server.line("grpc").items() >= {"protocol": "grpc", "status": "OK", "prompt_tokens": len(MARKER)}.items()
+    assert server.line("stream-1")["route"] == "inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def test_an_aborted_request(server: JsonServer) -> None:
+    body = {"model": "tiny", "prompt": MARKER, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    headers = {"x-request-id": "aborted"}
+    url = f"{server.http_url}/v1/completions"
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=STEP_SECONDS) as response:
+        lines = response.iter_lines()
+        next(lines)
+    line = server.line("aborted")
+    assert (line["finish_reason"], line["error_type"]) == ("abort", "client_disconnected")
+
+
+def test_an_id_or_a_name_cannot_forge_a_line(server: JsonServer) -> None:
+    complete(server, "forged", model='x"}\n{"logger": "predictor.requests", "request_id": "fake"')
+    assert server.line("forged")["status"] == 404
+    assert all(line.get("request_id") != "fake" for line in server.lines)
+
+
+def test_every_line_is_json_and_none_holds_a_prompt_or_an_output(server: JsonServer) -> None:
+    complete(server, "last")
+    server.line("last")
+    loggers = {line["logger"] for line in server.lines}
+    assert loggers >= {"predictor", "predictor.requests", "kserve", "uvicorn.error", "engine.runner.model_runner"}
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in server.lines)
+    assert MARKER not in server.logs
+
+
+def test_the_death_of_the_engine_is_json_to_the_end(tiny_model: Path) -> None:
+    with JsonServer(model_dir=tiny_model, **FLAGS) as server:
+        assert isinstance(server, JsonServer)
+        os.kill(server.engine_pid, signal.SIGKILL)
+        assert server.wait() == 1
+        assert "The engine has died" in "\n".join(line["message"] for line in server.lines)
+
+
+def test_a_refusal_at_the_start_is_json(tmp_path: Path) -> None:
+    server = JsonServer(model_dir=tmp_path / "nowhere", ssl_certfile="none.pem", ssl_keyfile="none.pem", **FLAGS)
+    server.launch()
+    try:
+        assert server.wait() == 1
+        (line,) = server.lines
+        assert line["level"] == "error"
+        assert "none.pem" in line["message"]
+    finally:
+        server.close()
+
+
+def test_prompts_are_shown_and_lines_are_bounded_as_the_flags_say(tiny_model: Path) -> None:
+    with JsonServer(model_dir=tiny_model, log_prompts="true", request_log_rate=1, **FLAGS) as server:
+        assert isinstance(server, JsonServer)
+        complete(server, "p")
+        assert server.line("p")["prompt"] == MARKER
+        for number in range(50):
+            complete(server, f"many-{number}", max_tokens=1)
+        until(lambda: any("num_left_out" in line for line in server.lines), "the line of those left out")
