@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.manifests.kustomize import build, one
 from tests.manifests.pods import SERVER_PODS, ServerPod
+from tests.manifests.test_dockerfile import environment
 
 GPU_PODS = [pod for pod in SERVER_PODS if pod.uses_gpu or pod.config.engine.device == "cuda"]
 GIB = 2**30
@@ -44,3 +46,15 @@ def test_memory_and_storage_for_the_weights(pod: ServerPod) -> None:
     assert memory > 1.5 * weights, "they pass through main memory"
     storage = int(pod.container["resources"]["requests"]["ephemeral-storage"].removesuffix("Gi")) * GIB
     assert storage > 2 * weights, "downloaded into the pod's own storage, beside caches and logs"
+
+
+def test_shared_kernels_are_where_triton_looks() -> None:
+    overlay = "manifests/kserve/overlays/gpu-kernel-cache"
+    (pod,) = [pod for pod in GPU_PODS if pod.overlay == overlay]
+    claim = one(build(overlay), "PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    (volume,) = [v for v in pod.spec["volumes"] if "persistentVolumeClaim" in v]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    (mount,) = [m for m in pod.container["volumeMounts"] if m["name"] == volume["name"]]
+    assert mount["mountPath"] == environment()["TRITON_CACHE_DIR"]
+    assert not mount.get("readOnly"), "what is missing is compiled and added"

@@ -16,6 +16,9 @@ from tests.manifests.storage_container import DEFAULT, injected, patched, qos_cl
 
 PRIVILEGED = {"manifests/kserve/overlays/logging": "reads the nodes' /var/log, in a namespace of its own"}
 
+KERNELS = "/cache/triton"
+"""Compiled kernels, where they outlive the pod on a claim."""
+
 GOOD: dict[str, Any] = {
     "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
     "containers": [
@@ -79,10 +82,12 @@ def test_the_privileged_namespace_says_so() -> None:
 def test_a_server_writes_to_volumes_only(pod: ServerPod) -> None:
     assert pod.container["securityContext"]["readOnlyRootFilesystem"] is True
     writable = {m["mountPath"] for m in pod.container["volumeMounts"] if not m.get("readOnly")}
-    assert writable == {"/dev/shm", "/cache", "/tmp"}
+    assert writable - {KERNELS} == {"/dev/shm", "/cache", "/tmp"}
     volumes = {volume["name"]: volume for volume in pod.spec["volumes"]}
     for mount in pod.container["volumeMounts"]:
-        if not mount.get("readOnly"):
+        if mount["mountPath"] == KERNELS:
+            assert "persistentVolumeClaim" in volumes[mount["name"]]
+        elif not mount.get("readOnly"):
             assert "sizeLimit" in volumes[mount["name"]]["emptyDir"]
     assert volumes["shm"]["emptyDir"]["medium"] == "Memory"
     assert pod.spec["automountServiceAccountToken"] is False
