@@ -52,7 +52,7 @@ class PrefixCache:
             yield block_id
 
     def register(self, request: Request, first: int, end: int) -> None:
-        """Makes the request's blocks first..end−1, which this step fills, findable.
+        """Makes the request's blocks first..end−1, which planned steps fill with known tokens, findable.
 
         Where another block is registered for the same content, that one stays and the request keeps its own.
         """

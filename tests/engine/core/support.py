@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
@@ -262,3 +264,24 @@ def run_to_end(core: EngineCore, max_steps: int = 10_000) -> dict[str, list[int]
             tokens.setdefault(output.sequence_id, []).extend(output.token_ids)
         core.check_integrity()
     raise AssertionError("the engine does not come to an end")
+
+
+def lines_run(function: Callable[[], object]) -> int:
+    """How many lines of the engine's code a call executes."""
+    count = 0
+
+    def local(frame: FrameType, event: str, arg: object) -> object:
+        nonlocal count
+        count += event == "line"
+        return local
+
+    def enter(frame: FrameType, event: str, arg: object) -> object:
+        return local if "/engine/core/" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count

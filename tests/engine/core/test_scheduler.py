@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 
 import pytest
 
@@ -10,7 +8,7 @@ from engine.core.plan import StepPlan, StepResult
 from engine.core.request import Request, Status
 from engine.core.scheduler import Scheduler
 from engine.messages import RawLogprobs, SequenceId
-from tests.engine.core.support import PagedFakeRunner, make_request, make_scheduler, next_token, step
+from tests.engine.core.support import PagedFakeRunner, lines_run, make_request, make_scheduler, next_token, step
 
 
 def add(scheduler: Scheduler, name: str, prompt: object, **params: object) -> Request:
@@ -442,27 +440,6 @@ def test_salts_keep_requests_apart() -> None:
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
-
-
-def lines_run(function: Callable[[], object]) -> int:
-    """How many lines of the engine's code a call executes."""
-    count = 0
-
-    def local(frame: FrameType, event: str, arg: object) -> object:
-        nonlocal count
-        count += event == "line"
-        return local
-
-    def enter(frame: FrameType, event: str, arg: object) -> object:
-        return local if "/engine/core/" in frame.f_code.co_filename else None
-
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
-        function()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def test_E10_the_cost_of_a_step_does_not_grow_with_the_queue() -> None:

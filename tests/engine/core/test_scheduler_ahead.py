@@ -11,7 +11,7 @@ from engine.core.plan import StepPlan, StepResult
 from engine.core.request import Request, Status
 from engine.core.scheduler import Scheduler
 from engine.messages import SequenceId, SequenceOutput
-from tests.engine.core.support import FixedStep, PagedFakeRunner, make_request, make_scheduler, next_token
+from tests.engine.core.support import FixedStep, PagedFakeRunner, lines_run, make_request, make_scheduler, next_token
 
 
 class Ahead:
@@ -377,3 +377,26 @@ def test_E6_a_reset_in_flight_leaves_nothing_to_hit() -> None:
     assert late.num_cached_tokens == 0
     ahead.run()
     assert request.token_ids[7:] == greedy(range(7), 30)
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+
+def test_E10_the_cost_of_a_step_does_not_grow_with_the_queue() -> None:
+    def lines_of_steps(queue_length: int) -> int:
+        ahead = Ahead(num_blocks=1000, max_num_seqs=8)
+        for i in range(queue_length):
+            ahead.add(f"r{i}", [i, i + 1, i + 2], max_tokens=1 + i % 3, priority=1 + i % 5)
+
+        def step() -> None:
+            plan = ahead.scheduler.schedule()
+            ahead.launched.append((plan, ahead.runner.launch(plan)))
+            if len(ahead.launched) == 2:
+                plan, launched = ahead.launched.pop(0)
+                ahead.scheduler.update(plan, launched.result())
+
+        lines = sum(lines_run(step) for _ in range(12))
+        assert ahead.scheduler.num_waiting >= queue_length - 12 * 8
+        return lines
+
+    assert 1000 < lines_of_steps(10_000) <= 1.1 * lines_of_steps(200)
