@@ -143,15 +143,18 @@ def bars(
     steps: Steps = ((None, "blue"),),
     links: Sequence[Builder] = (),
     decimals: int | None = None,
+    top: float | None = None,
     no_value: str = "No data",
 ) -> Builder:
-    """A bar gauge, one bar a series."""
+    """A bar gauge, one bar a series. top: what a full bar is, the largest value unless given."""
     made = _common(bargauge.Panel(), panel_id, title, unit, note, queries, links, no_value)
     made = made.reduce_options(common.ReduceDataOptions().values(False).calcs(["lastNotNull"]))
     made = made.orientation(look.VizOrientation.HORIZONTAL).display_mode(look.BarGaugeDisplayMode.GRADIENT)
     made = made.show_unfilled(True).value_mode(look.BarGaugeValueMode.COLOR).min(0)
     made = made.thresholds(_thresholds(steps))
     made = made.color_scheme(dashboard.FieldColor().mode(FieldColorModeId.THRESHOLDS))
+    if top is not None:
+        made = made.max(top)
     return made.decimals(decimals) if decimals is not None else made
 
 

@@ -77,6 +77,24 @@ def of_service(metric: str, source: str, name: str) -> str:
     return f'label_replace({metric}, "inferenceservice", "$1", "{source}", "(.+?)({name})?")'
 
 
+def wanted_replicas() -> str:
+    """Replicas that the chosen services' Deployments want, by Deployment.
+
+    NOTE: a canary's Deployment has a name of its own (NAME-VERSION-predictor), which could be another service's as
+    well: the pods tell whose it is. A service without any pod is known by the name of its Deployment.
+    """
+    of_pods = (
+        f'label_replace(pagedserve_engine_up{{{SERVICE}}}, "deployment", "$1", "pod", "(.+)-[a-z0-9]+-[a-z0-9]{{5}}")'
+    )
+    by_name = of_service(f"kube_deployment_spec_replicas{{{DEPLOYMENT}}}", "deployment", "-predictor")
+    by = "namespace, deployment, inferenceservice"
+    return (
+        f'max by ({by}) (\n  kube_deployment_spec_replicas{{namespace=~"$namespace"}}\n'
+        "  * on (namespace, deployment) group_left (inferenceservice)\n"
+        f"  max by ({by}) ({of_pods})\n  or\n  {by_name}\n)"
+    )
+
+
 def of_hpa(metric: str, by: str = BY_SERVICE) -> str:
     """A metric of the HorizontalPodAutoscalers that scale the chosen services, by service.
 

@@ -10,13 +10,13 @@ from grafana.panels import Builder, Note, lines, number, states
 from grafana.queries import (
     BY_POD,
     BY_SERVICE,
-    DEPLOYMENT,
     POD,
     SERVICE,
     SERVICE_LEGEND,
     Query,
     of_hpa,
     of_service,
+    wanted_replicas,
 )
 
 # NOTE: the queries of manifests/keda/base, for each of the services chosen (a test compares them). KEDA's own window of
@@ -48,6 +48,10 @@ def _keda(metric: str) -> str:
 def _target(index: int) -> Query:
     matchers = f',metric_name=~"s{index}-.+"{_AVERAGE}'
     return Query(of_hpa(_hpa("spec_target_metric", matchers)), f"{SERVICE_LEGEND} threshold")
+
+
+def _per_replica(query: str) -> Query:
+    return Query(f"{query}\n/ on (namespace, inferenceservice)\navg_over_time({_REPLICAS}[1m])", SERVICE_LEGEND)
 
 
 def _now() -> list[Builder]:
@@ -208,7 +212,7 @@ def _signals() -> Section:
                             "above it: desired must rise, in steps that are a load time apart.",
                         ),
                         [
-                            Query(f"{REQUESTS}\n/ on (namespace, inferenceservice)\n{_REPLICAS}", SERVICE_LEGEND),
+                            _per_replica(REQUESTS),
                             _target(0),
                         ],
                         dashed=(".* threshold",),
@@ -227,7 +231,7 @@ def _signals() -> Section:
                             "above it for long at the maximum of replicas: preemptions come.",
                         ),
                         [
-                            Query(f"{KV_USAGE}\n/ on (namespace, inferenceservice)\n{_REPLICAS}", SERVICE_LEGEND),
+                            _per_replica(KV_USAGE),
                             _target(1),
                         ],
                         dashed=(".* threshold",),
@@ -355,7 +359,7 @@ def _pods() -> Section:
                                 "loading",
                             ),
                             Query(
-                                f"clamp_min(sum(kube_deployment_spec_replicas{{{DEPLOYMENT}}}) - sum({_REPLICAS}), 0)",
+                                f"clamp_min(sum({wanted_replicas()}) - sum({_REPLICAS}), 0)",
                                 "missing",
                             ),
                         ],
@@ -432,6 +436,7 @@ def _trouble() -> Section:
                             )
                         ],
                         steps=((None, "green"), (5, "red")),
+                        soft_top=1,
                         no_value="KEDA's operator is not scraped",
                         links=[runbook("PagedServeScalerErrors")],
                     ),

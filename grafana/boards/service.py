@@ -10,7 +10,6 @@ from grafana.panels import Builder, Column, Note, lines, number, rows, states
 from grafana.queries import (
     BY_POD,
     BY_SERVICE,
-    DEPLOYMENT,
     POD,
     SERVICE,
     SERVICE_LEGEND,
@@ -18,6 +17,7 @@ from grafana.queries import (
     of_hpa,
     quantiles,
     rate,
+    wanted_replicas,
 )
 
 # NOTE: alerts on a pod or on Prometheus itself have no service or namespace; `|` keeps them.
@@ -60,7 +60,7 @@ def _replicas_now() -> Builder:
         ),
         [
             Query(f"sum(inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})", "ready"),
-            Query(f"sum(kube_deployment_spec_replicas{{{DEPLOYMENT}}})", "wanted"),
+            Query(f"sum({wanted_replicas()})", "wanted"),
         ],
         steps=((None, "red"), (1, "green")),
         decimals=0,
@@ -378,10 +378,7 @@ def _replicas() -> Section:
                                 f"inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}}",
                                 f"{SERVICE_LEGEND} ready",
                             ),
-                            Query(
-                                f"max by (namespace, deployment) (kube_deployment_spec_replicas{{{DEPLOYMENT}}})",
-                                "{{namespace}}/{{deployment}} wanted",
-                            ),
+                            Query(f"sum by ({BY_SERVICE}) ({wanted_replicas()})", f"{SERVICE_LEGEND} wanted"),
                             Query(
                                 of_hpa('kube_horizontalpodautoscaler_spec_max_replicas{namespace=~"$namespace"}'),
                                 f"{SERVICE_LEGEND} maximum",

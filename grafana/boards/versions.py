@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from grafana_foundation_sdk.models.dashboard import VariableSort
 
 from grafana.board import Board, Line, Section
@@ -31,8 +33,13 @@ def both(form: str, legend: str = "") -> list[Query]:
     ]
 
 
+def whole(form: str) -> str:
+    """The same over the time range of the dashboard: one number for a verdict."""
+    return form.replace("$__rate_interval", "$__range")
+
+
 def _ratio(form: str) -> str:
-    stable, canary = (query.expr for query in both(form))
+    stable, canary = (query.expr for query in both(whole(form)))
     return f"({canary})\n/\n({stable} > 0)"
 
 
@@ -52,7 +59,8 @@ def _verdict() -> Section:
             title,
             "percentunit",
             note,
-            [Query(_ratio(form), "canary / stable")],
+            [Query(_ratio(form), "canary / stable", instant=True)],
+            spark=False,
             steps=steps,
             decimals=0,
             no_value="Nothing to compare",
@@ -70,7 +78,7 @@ def _verdict() -> Section:
                         "Time to first token p95",
                         _TTFT,
                         Note(
-                            "The canary's 95th percentile over the stable one's.",
+                            "The canary's 95th percentile over the stable one's, of all requests of the time range.",
                             "100 % or less; up to 110 % is noise on little traffic.",
                             "Time to first token below; a new pod has a cold prefix cache.",
                         ),
@@ -81,7 +89,7 @@ def _verdict() -> Section:
                         "Time between tokens p99",
                         _GAP,
                         Note(
-                            "The canary's 99th percentile over the stable one's.",
+                            "The canary's 99th percentile over the stable one's, of all gaps of the time range.",
                             "100 % or less.",
                             "Time between tokens and step time below.",
                         ),
@@ -92,7 +100,7 @@ def _verdict() -> Section:
                         "Generated tokens per replica",
                         _TOKENS,
                         Note(
-                            "Tokens a second and replica, the canary's over the stable one's.",
+                            "Tokens of the time range for each replica there is, the canary's over the stable one's.",
                             "the canary's share of traffic per replica over the stable one's: 100 % with equal shares.",
                             "compare it with Requests per replica below: fewer tokens for as many requests are "
                             "shorter answers.",
@@ -104,11 +112,11 @@ def _verdict() -> Section:
                         "Errors: stable, canary",
                         "percentunit",
                         Note(
-                            "Requests that ended by an error of ours, of those that ended.",
+                            "Requests that ended by an error of ours, of those that ended in the time range.",
                             "0 on both.",
                             "errors of the canary alone: roll back (docs/kubernetes.md), then its log.",
                         ),
-                        both(_ERRORS),
+                        [replace(query, instant=True) for query in both(whole(_ERRORS))],
                         steps=((None, "green"), (0.005, "red")),
                         decimals=2,
                         spark=False,
@@ -126,19 +134,21 @@ def _verdict() -> Section:
                         "Share of the requests",
                         "percentunit",
                         Note(
-                            "Of the requests that ended, those of each version.",
+                            "Of the requests that ended in the time range, those of each version.",
                             "the canary's trafficPercent.",
                             "another share than asked for: the HTTPRoute that KServe wrote, and which pods are ready.",
                         ),
                         [
                             Query(
-                                f"{_ENDED.replace('PODS', pods_of(version))}\n/ ignoring ()\n"
-                                f"({rate('pagedserve_requests_total', '', POD)} > 0)",
+                                f"{whole(_ENDED).replace('PODS', pods_of(version))}\n/\n"
+                                f"({whole(rate('pagedserve_requests_total', '', POD))} > 0)",
                                 version,
+                                instant=True,
                             )
                             for version in (STABLE, CANARY)
                         ],
                         decimals=0,
+                        top=1,
                         links=[doc("kubernetes.md", "Canary")],
                     ),
                 ],
@@ -168,7 +178,7 @@ def _compared() -> Builder:
             "another device or dtype on one side: latencies do not compare.",
         ),
         [Query(f"max by ({labels}) (pagedserve_info{{{chosen}}} == 1)", instant=True, format="table")],
-        [Column(name, title) for name, title in columns],
+        [Column(name, title, width=330 if name == "pod" else None) for name, title in columns],
         hidden=("namespace", "inferenceservice", "Value"),
         sort="Pod",
     )
@@ -195,6 +205,7 @@ def _pair(
         colors={f"{STABLE}{_ANY}": "blue", f"{CANARY}{_ANY}": "orange"},
         dashed=(f"{_ANY} p50",),
         steps=((None, "green"), (objective, "red")) if objective is not None else None,
+        soft_top=2 * objective if objective is not None and unit == "percentunit" else None,
         links=[runbook(alert)] if alert is not None else [],
         no_value="No pods of these versions",
     )

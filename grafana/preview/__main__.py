@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from grafana.catalogue import FOLDER
@@ -34,11 +34,13 @@ def draw_all(
     speed: int = 1,
     rewrite: Callable[[str], str] = lambda expression: expression,
     expand: bool = False,
+    given: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> dict[str, list[Drawn]]:
     """Draws every dashboard of grafana/dashboards into `folder`, one PNG a uid.
 
     since: seconds of the time range (each dashboard's own unless given). end: Unix seconds (now unless given).
     min_step: the scrape interval. speed, rewrite, expand: as for `Source` and `draw`.
+    given: values of variables by the dashboard's uid.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = {}
@@ -50,7 +52,8 @@ def draw_all(
         step = max(min_step, length / 300)
         until -= until % step
         source = Source(url, until - length, until, step, speed, rewrite)
-        made[file.stem] = draw(dashboard, source, folder / f"{file.stem}.png", expand=expand)
+        values = (given or {}).get(file.stem)
+        made[file.stem] = draw(dashboard, source, folder / f"{file.stem}.png", given=values, expand=expand)
     return made
 
 

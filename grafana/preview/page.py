@@ -143,9 +143,9 @@ def _head(page: Page, dashboard: Mapping[str, Any], template: Template, source: 
         label = variable.get("label", variable["name"])
         value = " + ".join(template.values[variable["name"]].texts) or "None"
         page.text(x, 60, label, color=FAINT)
-        x += 7.2 * len(label) + 10
+        x += 8.2 * len(label) + 10
         page.text(x, 60, value, bbox={"fc": PANEL, "ec": BORDER, "pad": 4})
-        x += 7.2 * len(value) + 34
+        x += 8.2 * len(value) + 30
     links = "   ".join(f"↗ {link['title']}" for link in dashboard["links"])
     page.text(page.width - 16, 60, links, ha="right", color="#6e9fff")
 

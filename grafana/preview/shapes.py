@@ -221,6 +221,7 @@ def table(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box, span
         page.text(left, y + ROW / 2, heads[column], fontsize=8, color="#6e9fff", fontweight="bold")
         for index, row in enumerate(cells[: int(h / (ROW + 6)) - 1]):
             text, color = row[column]
+            text = shortened(text, width)
             page.text(left, y + (index + 1) * (ROW + 6) + ROW / 2, text, fontsize=8.5, color=color)
         left += width
     return len(rows)
@@ -269,11 +270,16 @@ def _legend(page: Page, lines: Sequence[tuple[str, Series, str]], unit: str, dec
     for index, (name, series, color) in enumerate(lines[: max(1, int(h / ROW) - 1)]):
         at = y + (index + 1.5) * ROW
         page.text(x, at, "▬", color=color, fontsize=8)
-        room = int((w - 160) / 6.2)
-        page.text(x + 16, at, name if len(name) <= room else name[: room - 1] + "…", fontsize=8, color=TEXT)
+        page.text(x + 16, at, shortened(name, w - 160), fontsize=8, color=TEXT)
         finite = [value for _, value in series.samples if math.isfinite(value)]
         for column, value in ((last, series.last), (most, max(finite, default=math.nan))):
             page.text(column, at, show(value, unit, decimals), ha="right", fontsize=8, color=TEXT)
+
+
+def shortened(text: str, width: float) -> str:
+    """What of a small text fits into so many pixels."""
+    room = max(2, int(width / 6.6))
+    return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def _by_bucket(bars: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:

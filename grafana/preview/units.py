@@ -20,6 +20,8 @@ def show(value: float, unit: str, decimals: int | None = None) -> str:
 def _plain(value: float, decimals: int | None) -> str:
     if decimals is None:
         decimals = 0 if value == int(value) else 1 if abs(value) >= 10 else 2 if abs(value) >= 0.1 else 3
+        text = f"{value:.{decimals}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
     return f"{value:.{decimals}f}"
 
 

@@ -8,6 +8,7 @@ about five minutes.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import tempfile
@@ -27,28 +28,62 @@ from tests.prometheus.exporters import Exporter, Scaler, healthy_page
 from tests.prometheus.expressions import NAMESPACE, SERVICE, rules_file
 from tests.prometheus.promql import shorten, shorten_duration
 from tests.prometheus.server import Prometheus
-from tests.prometheus.world import FACTOR, PodServer, discover, scrape_config
+from tests.prometheus.world import FACTOR, PodServer, kserve_pod_labels, pod_labels, scrape_config
 
-STABLE = ("llm-predictor-7d9c5b8f6d-2xk4q", "llm-predictor-7d9c5b8f6d-9hj7c", "llm-predictor-7d9c5b8f6d-tq5vz")
+CHAT = ("chat-predictor-5d8f6c9b7-m4n2p", "chat-v2-predictor-6b5f9d7c8-w8rtz")
+"""A second service that does not scale: a stable version, and a canary with a smaller budget of tokens."""
+LLM = ("llm-predictor-7d9c5b8f6d-2xk4q", "llm-predictor-7d9c5b8f6d-9hj7c", "llm-predictor-7d9c5b8f6d-tq5vz")
 """Two from the start; the third comes when the load asks for it."""
-CANARY = "llm-v2-predictor-6b5f9d7c8-w8rtz"
+SHOWN = {
+    "pagedserve-versions": {"inferenceservice": ["chat"]},
+    "pagedserve-autoscaling": {"inferenceservice": [SERVICE]},
+}
+"""The service whose dashboard it is; the others show both."""
 TARGETS = (10.0, 80.0)
 BOUNDS = (2, 3)
 SELECTOR = f'{{namespace="{NAMESPACE}",inferenceservice="{SERVICE}"}}'
 
 
-def server(model: Path, **flags: Any) -> PodServer:
+class NamedServer(PodServer):
+    """A server of one of the services."""
+
+    name = ""
+
+
+def server(model: Path, name: str, **flags: Any) -> NamedServer:
     """A small engine: eight sequences at once, and a KV cache that they can fill."""
-    small = {"max_num_seqs": 8, "num_kv_blocks": 160, "max_num_batched_tokens": 256, "max_waiting_requests": 12}
-    return PodServer(model_dir=model, model_name=SERVICE, dtype="float32", num_threads=1, **(small | flags))
+    small = {"max_num_seqs": 8, "num_kv_blocks": 72, "max_num_batched_tokens": 256, "max_waiting_requests": 12}
+    made = NamedServer(model_dir=model, model_name=name, dtype="float32", num_threads=1, **(small | flags))
+    made.name = name
+    return made
+
+
+def write_pods(file: Path, pods: dict[str, NamedServer]) -> None:
+    """The file of service discovery, each pod with the name of its service."""
+    made = []
+    for pod, one in pods.items():
+        labels = {**kserve_pod_labels(), "serving.kserve.io/inferenceservice": one.name}
+        made.append({"targets": [one.http_url.removeprefix("http://")], "labels": pod_labels(pod, "http", labels)})
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(made))
+    fresh.rename(file)
+
+
+def cluster(pods: Sequence[str], scaler: Scaler) -> str:
+    """What the exporters say: of the first service its autoscaler too, of the second its two Deployments."""
+    deployments = [f'namespace="{NAMESPACE}",deployment="{pod.rsplit("-", 2)[0]}"' for pod in CHAT]
+    return healthy_page(pods, scaler) + "".join(f"kube_deployment_spec_replicas{{{one}}} 1\n" for one in deployments)
 
 
 class Load:
-    """Clients whose number follows the clock; each picks a server as a gateway would, a tenth the canary."""
+    """Clients whose number follows the clock; each picks a server as a gateway would.
 
-    def __init__(self, stable: list[PodServer], canary: PodServer) -> None:
-        self.stable = stable
-        self._canary = canary
+    A third of them asks the second service, and its canary gets a quarter of that.
+    """
+
+    def __init__(self, llm: list[NamedServer], chat: list[NamedServer]) -> None:
+        self.llm = llm
+        self._chat = chat
         self._ended = threading.Event()
         self._wanted = 1
         self._threads = [threading.Thread(target=self._client, args=(number,)) for number in range(48)]
@@ -69,21 +104,21 @@ class Load:
     def _client(self, number: int) -> None:
         dice = random.Random(number)
         with httpx.Client(timeout=30.0) as client:
-            while not self._ended.wait(0.1 + 0.3 * dice.random()):
+            while not self._ended.wait(0.1 + 0.4 * dice.random()):
                 if number < self._wanted:
                     self._ask(client, dice)
 
     def _ask(self, client: httpx.Client, dice: random.Random) -> None:
-        chosen = self._canary if dice.random() < 0.15 else dice.choice(self.stable)
+        chosen = self._chat[dice.random() < 0.25] if dice.random() < 0.33 else dice.choice(self.llm)
         shared = [5 + index % 150 for index in range(32 * dice.choice((0, 1, 1, 2, 4)))]
         own = [dice.randrange(3, 200) for _ in range(int(8 * dice.lognormvariate(1.0, 0.7)))]
         tokens = max(4, int(24 * dice.lognormvariate(0.5, 0.6)))
         body = {
-            "model": SERVICE,
+            "model": chosen.name,
             "prompt": shared + own,
             "max_tokens": min(tokens, 256),
             "temperature": 1.0,
-            "ignore_eos": dice.random() < 0.7,
+            "ignore_eos": dice.random() < 0.5,
         }
         # NOTE: a few clients lose patience, so that there are aborts.
         patience = 0.3 if dice.random() < 0.03 else 30.0
@@ -111,40 +146,43 @@ def run(folder: Path, out: Path, seconds: float, *, expand: bool) -> None:
     file.write_text("[]")
     (folder / "rules.yml").write_text(yaml.safe_dump(rules_file(FACTOR), sort_keys=False))
     with ExitStack() as stack:
-        pods = {name: server(model) for name in STABLE[:2]} | {CANARY: server(model, max_num_batched_tokens=64)}
+        pods = {pod: server(model, SERVICE) for pod in LLM[:2]}
+        pods |= {CHAT[0]: server(model, "chat"), CHAT[1]: server(model, "chat", max_num_batched_tokens=48)}
         for one in pods.values():
             stack.callback(one.close)
             one.launch()
         exporter = stack.enter_context(Exporter())
-        exporter.page = healthy_page(list(pods), Scaler(replicas=2, targets=TARGETS, bounds=BOUNDS))
+        exporter.page = cluster(list(pods), Scaler(replicas=2, targets=TARGETS, bounds=BOUNDS))
         config = scrape_config(folder, exporter.address)
         prometheus = stack.enter_context(Prometheus(folder, config, lookback=shorten_duration("5m", FACTOR)))
         for one in pods.values():
             one.attach()
-        discover(file, pods)
+        write_pods(file, pods)
         for one in pods.values():
             one.wait_ready()
         begin = time.time()
-        load = stack.enter_context(Load([pods[name] for name in STABLE[:2]], pods[CANARY]))
+        load = stack.enter_context(Load([pods[pod] for pod in LLM[:2]], [pods[pod] for pod in CHAT]))
         while (now := time.time()) < begin + seconds:
             load.want(clients_at((now - begin) / seconds))
-            scaler = decide(prometheus, replicas=sum(name in STABLE for name in pods))
-            exporter.page = healthy_page(list(pods), scaler)
-            if scaler.desired == len(STABLE) and STABLE[2] not in pods:
-                pods[STABLE[2]] = late = server(model)
+            scaler = decide(prometheus, replicas=sum(pod in LLM for pod in pods))
+            exporter.page = cluster(list(pods), scaler)
+            if scaler.desired == len(LLM) and LLM[2] not in pods:
+                pods[LLM[2]] = late = server(model, SERVICE)
                 stack.callback(late.close)
                 late.launch().attach()
-                discover(file, pods)
-            if (
-                len(load.stable) < len(STABLE)
-                and STABLE[2] in pods
-                and pods[STABLE[2]].status("/v2/health/ready") == 200
-            ):
-                load.stable.append(pods[STABLE[2]])
+                write_pods(file, pods)
+            if len(load.llm) < len(LLM) and LLM[2] in pods and pods[LLM[2]].status("/v2/health/ready") == 200:
+                load.llm.append(pods[LLM[2]])
             until(lambda since=now: time.time() >= since + 1, "the next second")
-        url = prometheus.url
         draw_all(
-            url, out, since=seconds, min_step=1, speed=FACTOR, rewrite=lambda text: shorten(text, FACTOR), expand=expand
+            prometheus.url,
+            out,
+            since=seconds,
+            min_step=1,
+            speed=FACTOR,
+            rewrite=lambda text: shorten(text, FACTOR),
+            expand=expand,
+            given=SHOWN,
         )
 
 
