@@ -41,8 +41,9 @@ class _Needs(IntFlag):
     """What a row asks for beside the largest logit."""
 
     DRAW = 1
+    """A draw with neither top-k nor top-p."""
     BORDER = 2
-    """Top-k or top-p, beside DRAW."""
+    """A draw with one of these."""
     PENALTIES = 4
     HOST = 8
     """Work on the host at each step: a bias, a minimum length, log probabilities."""
@@ -213,9 +214,8 @@ class DeviceSampler:
 def _needs_of(params: SamplingParams, vocab_size: int) -> _Needs:
     needs = _Needs(0)
     if not params.is_greedy:
-        needs |= _Needs.DRAW
-        if 0 < params.top_k < vocab_size or params.top_p < 1.0:
-            needs |= _Needs.BORDER
+        has_border = 0 < params.top_k < vocab_size or params.top_p < 1.0
+        needs |= _Needs.BORDER if has_border else _Needs.DRAW
     if params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty:
         needs |= _Needs.PENALTIES
     if params.logit_bias or params.min_tokens or params.logprobs is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.reference.gumbel import gumbel_noise
+from kernels.reference.noise import exponential_noise
 from kernels.row_parameters import Column
 
 _MAX = torch.finfo(torch.float32).max
@@ -18,25 +18,25 @@ def sample_tokens(
         return torch.empty(0, dtype=torch.int64, device=logits.device)
     rows = parameters[row_indices]
     clean = torch.where(logits.isnan(), -torch.inf, logits)
-    greedy = _first_largest(clean)
-    drawn = _first_largest(sampling_keys(logits, parameters, row_indices, positions))
+    greedy = _first_least(-clean)
+    drawn = _first_least(race_times(logits, parameters, row_indices, positions))
     return torch.where(rows[:, Column.TEMPERATURE] == 0.0, greedy, drawn)
 
 
-def sampling_keys(
+def race_times(
     logits: torch.Tensor, parameters: torch.Tensor, row_indices: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    """float32 (R, vocab): what a drawn row takes the largest of; −inf for tokens that it may not take."""
+    """float32 (R, vocab): what a drawn row takes the least of; inf for tokens that it may not take."""
     rows = parameters[row_indices]
     found = scaled_distances(logits, rows[:, Column.TEMPERATURE])
-    keys = gumbel_noise(
+    times = exponential_noise(
         rows[:, Column.SEED_LOW].long() | (rows[:, Column.SEED_HIGH].long() << 32),
         rows[:, Column.INDEX].long(),
         positions,
         logits.shape[1],
     )
-    keys -= found
-    return keys.masked_fill_(~kept_tokens(found, rows), -torch.inf)
+    times *= found.clamp(max=80.0).exp()
+    return times.masked_fill_(~kept_tokens(found, rows) | (found == torch.inf), torch.inf)
 
 
 def scaled_distances(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def kept_tokens(found: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(kept).scatter_(1, ids, kept)
 
 
-def _first_largest(keys: torch.Tensor) -> torch.Tensor:
-    """The lowest id of the largest key. NOTE: which of several equal ones argmax takes is left open by torch."""
+def _first_least(keys: torch.Tensor) -> torch.Tensor:
+    """The lowest id of the least key. NOTE: which of several equal ones argmin takes is left open by torch."""
     ids = torch.arange(keys.shape[1], device=keys.device)
-    return torch.where(keys == keys.amax(-1, keepdim=True), ids, keys.shape[1]).amin(-1)
+    return torch.where(keys == keys.amin(-1, keepdim=True), ids, keys.shape[1]).amin(-1)

@@ -1,4 +1,4 @@
-"""Plain-torch twin of `kernels.gumbel`."""
+"""Plain-torch twin of `kernels.noise`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _LANES = 1024
 _WORDS = 4
 
 
-def gumbel_noise(seeds: torch.Tensor, indices: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+def exponential_noise(
+    seeds: torch.Tensor, indices: torch.Tensor, positions: torch.Tensor, vocab_size: int
+) -> torch.Tensor:
     """float32 (R, vocab). seeds, indices, positions: int64 (R), the seed's bits as two's complement."""
     num_blocks = -(-vocab_size // (_LANES * _WORDS)) * _LANES
     blocks = torch.arange(num_blocks, device=seeds.device).expand(len(seeds), -1)
@@ -23,14 +25,14 @@ def gumbel_noise(seeds: torch.Tensor, indices: torch.Tensor, positions: torch.Te
     words = torch.stack(philox(counter, (column(seeds), column(seeds >> 32))))
     # words, rows, chunks, lanes → rows, chunks, words, lanes: token ids in order
     by_token = words.view(_WORDS, len(seeds), -1, _LANES).permute(1, 2, 0, 3)
-    return gumbel(by_token.reshape(len(seeds), -1)[:, :vocab_size])
+    return exponential(by_token.reshape(len(seeds), -1)[:, :vocab_size])
 
 
-def gumbel(words: torch.Tensor) -> torch.Tensor:
-    """Standard Gumbel noise, float32. words: int64 below 2³²."""
+def exponential(words: torch.Tensor) -> torch.Tensor:
+    """Standard exponential noise, float32. words: int64 below 2³²."""
     v = (words.float() * 2.0**-32 + 2.0**-33).clamp_(max=1.0 - 2.0**-24)
     series = v * (1.0 + v * (1 / 2 + v * (1 / 3 + v * (1 / 4 + v * (1 / 5 + v * (1 / 6))))))
-    return -torch.where(v < 1 / 16, series, -(1.0 - v).log()).log()
+    return torch.where(v < 1 / 16, series, -(1.0 - v).log())
 
 
 def philox(
