@@ -14,7 +14,7 @@ from engine.metrics_aliases import Aliases
 from predictor.metrics_text import render
 
 GZIP_LEVEL = 1
-"""A page shrinks to a tenth at this level already."""
+"""A page shrinks to an eighth at this level already."""
 OPENMETRICS = "application/openmetrics-text"
 
 
