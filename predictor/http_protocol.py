@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from predictor.request_context import REQUEST_ID, request_id_of
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _UPGRADE = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
@@ -81,4 +84,6 @@ def _asks_for_upgrade(data: bytes) -> bool:
 
 async def _refuse_upgrade(scope: Scope, receive: Receive, send: Send) -> None:
     text = "this server cannot switch protocols here: send the request without 'upgrade'"
-    await JSONResponse({"error": text}, 400, {"connection": "close"})(scope, receive, send)
+    given = Headers(scope=scope).get(REQUEST_ID)
+    headers = {"connection": "close", REQUEST_ID: request_id_of(given)}
+    await JSONResponse({"error": text}, 400, headers)(scope, receive, send)

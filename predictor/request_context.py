@@ -116,15 +116,17 @@ class RequestEdge:
         """Within it `request` is the current one; at its end the listeners are told.
 
         A cancellation is the client's (or the server's end, which takes the client's connection with it).
+        NOTE: after an exception it stays the current one, so that who logs the exception further out tells its id. The
+        task that handles it ends with it.
         """
         token = _CURRENT.set(request)
         try:
             yield
+            _CURRENT.reset(token)
         except asyncio.CancelledError:
             request.is_aborted = True
             raise
         finally:
-            _CURRENT.reset(token)
             self.end(request)
 
     def end(self, request: RequestContext) -> None:
