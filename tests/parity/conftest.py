@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.interpreter import use_interpreter
+
+use_interpreter()
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _quiet_and_single_threaded() -> None:

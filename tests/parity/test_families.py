@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.parity.driver import TIE, build, greedy, random_prompts, reference, run
+from tests.parity.cases import MAX_TOKENS, SHARED, Case, make_case
+from tests.parity.driver import TIE, build, greedy, reference, run
 from tests.tiny_models import FAMILIES, VOCAB_SIZE, make_checkpoint
-
-MAX_TOKENS = 20
-LENGTHS = (1, 2, 3, 4, 5, 8, 13, 16, 17, 31, 40)
-LONG_LENGTHS = (200, 150)
-"""Past a tile of prefill attention, a sliding window, and the trained context of the scaled rotary embeddings."""
-SHARED = 24
-"""Tokens of a prefix that some prompts share: six blocks of four."""
-
-
-@dataclass(frozen=True)
-class Case:
-    model_dir: Path
-    prompts: list[list[int]]
-    expected: list[list[int]]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    """Prompts of a family and transformers' answers; a near-tie among them is an error of the case."""
     family: str = request.param
-    model_dir = make_checkpoint(family, tmp_path_factory.mktemp(family), seed=3)
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    rng = random.Random(f"parity of {family}")
-    prompts = random_prompts(rng, LENGTHS + LONG_LENGTHS, VOCAB_SIZE)
-    shared = random_prompts(rng, [SHARED], VOCAB_SIZE)[0]
-    prompts += [shared + tail for tail in random_prompts(rng, [1, 5, 6, 30], VOCAB_SIZE)]
-    return Case(model_dir, prompts, reference(model, prompts, MAX_TOKENS))
+    return make_case(family, tmp_path_factory.mktemp(family))
 
 
 def test_expected_tokens_are_worth_comparing(case: Case) -> None:
@@ -97,6 +76,20 @@ def test_any_order_of_arrival(case: Case, seed: int) -> None:
         num_kv_blocks=-(-232 // block_size),
         max_num_batched_tokens=rng.choice([7, 30, 300]),
         max_num_seqs=rng.choice([3, 8, 32]),
+    )
+    assert run(core, case.prompts, greedy(MAX_TOKENS), arrivals=rng).token_ids == case.expected
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_steps_launched_one_ahead(case: Case, seed: int) -> None:
+    """The overlapped loop: a step is laid out before the tokens of the one before it are known."""
+    rng = random.Random(f"ahead {seed}")
+    core = build(
+        case.model_dir,
+        overlap=True,
+        num_kv_blocks=60,
+        max_num_batched_tokens=rng.choice([30, 300]),
+        max_num_seqs=rng.choice([3, 8]),
     )
     assert run(core, case.prompts, greedy(MAX_TOKENS), arrivals=rng).token_ids == case.expected
 
