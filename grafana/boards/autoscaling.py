@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from grafana.board import Board, Line, Section
-from grafana.boards.service import ENGINE_UP
+from grafana.boards.replicas import ENGINE_UP
+from grafana.boards.signals import AVERAGE, REPLICAS, hpa, keda, signals
 from grafana.events import ALERT, SCALE_DOWN, SCALE_UP
-from grafana.links import doc, panel, runbook
+from grafana.links import doc, runbook
 from grafana.panels import Builder, Note, lines, number, states
 from grafana.queries import (
     BY_POD,
@@ -15,43 +16,8 @@ from grafana.queries import (
     SERVICE_LEGEND,
     Query,
     of_hpa,
-    of_service,
     wanted_replicas,
 )
-
-# NOTE: the queries of manifests/keda/base, for each of the services chosen (a test compares them). KEDA's own window of
-# a minute, and not $__rate_interval, so that a panel shows the very number that KEDA gets.
-REQUESTS = (
-    f"sum by ({BY_SERVICE}) (avg_over_time(pagedserve_requests_running{{{SERVICE}}}[1m])\n"
-    f"+ avg_over_time(pagedserve_requests_waiting{{{SERVICE}}}[1m]))"
-)
-KV_USAGE = f"100 * sum by ({BY_SERVICE}) (avg_over_time(pagedserve_kv_cache_usage_ratio{{{SERVICE}}}[1m]))"
-_REPLICAS = f"inferenceservice:pagedserve_replicas:count{{{SERVICE}}}"
-_NAMESPACE = 'namespace=~"$namespace"'
-_AVERAGE = ',metric_target_type="average"'
-
-
-def _hpa(metric: str, matchers: str = "") -> str:
-    return f"kube_horizontalpodautoscaler_{metric}{{{_NAMESPACE}{matchers}}}"
-
-
-def _keda(metric: str) -> str:
-    """A metric of KEDA's operator, with the service's name. Scraped without honorLabels its namespace is "
-    "exported_*."""
-    named = f'label_replace({metric}, "namespace", "$1", "exported_namespace", "(.+)")'
-    return (
-        f"{of_service(named, 'scaledObject', '-predictor')}\n"
-        f"and on (namespace, inferenceservice) last_over_time({_REPLICAS}[3d])"
-    )
-
-
-def _target(index: int) -> Query:
-    matchers = f',metric_name=~"s{index}-.+"{_AVERAGE}'
-    return Query(of_hpa(_hpa("spec_target_metric", matchers)), f"{SERVICE_LEGEND} threshold")
-
-
-def _per_replica(query: str) -> Query:
-    return Query(f"{query}\n/ on (namespace, inferenceservice)\navg_over_time({_REPLICAS}[1m])", SERVICE_LEGEND)
 
 
 def _now() -> list[Builder]:
@@ -67,12 +33,12 @@ def _now() -> list[Builder]:
             steps=((None, "blue"),),
         )
 
-    blind = of_hpa(_hpa("status_condition", ',condition="ScalingActive",status="false"'))
+    blind = of_hpa(hpa("status_condition", ',condition="ScalingActive",status="false"'))
     return [
         replicas(
             1,
             "Desired by the autoscaler",
-            of_hpa(_hpa("status_desired_replicas")),
+            of_hpa(hpa("status_desired_replicas")),
             Note(
                 "Replicas that the HorizontalPodAutoscaler (which KEDA makes) wants.",
                 "between minimum and maximum, steady for a steady load.",
@@ -102,7 +68,7 @@ def _now() -> list[Builder]:
             ),
             [
                 Query(
-                    f"1 - {of_hpa(_hpa('status_desired_replicas'))}\n/\n{of_hpa(_hpa('spec_max_replicas'))}",
+                    f"1 - {of_hpa(hpa('status_desired_replicas'))}\n/\n{of_hpa(hpa('spec_max_replicas'))}",
                     SERVICE_LEGEND,
                 )
             ],
@@ -129,8 +95,8 @@ def _now() -> list[Builder]:
 
 def _decision() -> Section:
     asked = of_hpa(
-        f"{_hpa('status_target_metric', _AVERAGE)}\n  / {_hpa('spec_target_metric', _AVERAGE)}\n"
-        f"  * on (namespace, horizontalpodautoscaler) group_left ()\n  {_hpa('status_current_replicas')}",
+        f"{hpa('status_target_metric', AVERAGE)}\n  / {hpa('spec_target_metric', AVERAGE)}\n"
+        f"  * on (namespace, horizontalpodautoscaler) group_left ()\n  {hpa('status_current_replicas')}",
         f"{BY_SERVICE}, metric_name",
     )
     return Section(
@@ -152,14 +118,14 @@ def _decision() -> Section:
                             "desired above ready for long: Pods below. Desired at the maximum: it cannot do more.",
                         ),
                         [
-                            Query(of_hpa(_hpa("status_desired_replicas")), f"{SERVICE_LEGEND} desired"),
-                            Query(of_hpa(_hpa("status_current_replicas")), f"{SERVICE_LEGEND} existing"),
+                            Query(of_hpa(hpa("status_desired_replicas")), f"{SERVICE_LEGEND} desired"),
+                            Query(of_hpa(hpa("status_current_replicas")), f"{SERVICE_LEGEND} existing"),
                             Query(
                                 f"inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}}",
                                 f"{SERVICE_LEGEND} ready",
                             ),
-                            Query(of_hpa(_hpa("spec_min_replicas")), f"{SERVICE_LEGEND} minimum"),
-                            Query(of_hpa(_hpa("spec_max_replicas")), f"{SERVICE_LEGEND} maximum"),
+                            Query(of_hpa(hpa("spec_min_replicas")), f"{SERVICE_LEGEND} minimum"),
+                            Query(of_hpa(hpa("spec_max_replicas")), f"{SERVICE_LEGEND} maximum"),
                         ],
                         dashed=(".* minimum", ".* maximum"),
                         colors={".* minimum": "text", ".* maximum": "red"},
@@ -180,7 +146,7 @@ def _decision() -> Section:
                         ),
                         [
                             Query(asked, f"{SERVICE_LEGEND} {{{{metric_name}}}}"),
-                            Query(of_hpa(_hpa("status_desired_replicas")), f"{SERVICE_LEGEND} desired"),
+                            Query(of_hpa(hpa("status_desired_replicas")), f"{SERVICE_LEGEND} desired"),
                         ],
                         dashed=(".* desired",),
                         colors={".* desired": "text"},
@@ -188,146 +154,6 @@ def _decision() -> Section:
                     ),
                 ],
             )
-        ],
-    )
-
-
-def _signals() -> Section:
-    return Section(
-        102,
-        "Signals: what KEDA sees",
-        [
-            Line(
-                8,
-                [
-                    lines(
-                        20,
-                        "Requests per replica",
-                        "none",
-                        Note(
-                            "KEDA's query of the trigger `requests` (running and waiting, mean over a minute), "
-                            "divided by the "
-                            "pods that Prometheus sees, and the trigger's threshold.",
-                            "around the threshold or below.",
-                            "above it: desired must rise, in steps that are a load time apart.",
-                        ),
-                        [
-                            _per_replica(REQUESTS),
-                            _target(0),
-                        ],
-                        dashed=(".* threshold",),
-                        colors={".* threshold": "red"},
-                        links=[panel("Engine", 20, "Engine: the batch"), doc("autoscaling.md", "How to set it")],
-                    ),
-                    lines(
-                        21,
-                        "KV cache per replica",
-                        "percent",
-                        Note(
-                            "KEDA's query of the trigger `kv_usage` (the sum over the pods in percent, mean over "
-                            "a minute), "
-                            "divided by the pods that Prometheus sees, and the trigger's threshold.",
-                            "below the threshold: the rest takes what running sequences still generate.",
-                            "above it for long at the maximum of replicas: preemptions come.",
-                        ),
-                        [
-                            _per_replica(KV_USAGE),
-                            _target(1),
-                        ],
-                        dashed=(".* threshold",),
-                        colors={".* threshold": "red"},
-                        soft_top=100,
-                        links=[panel("Engine", 40, "Engine: KV blocks"), runbook("PagedServePreemptionStorm")],
-                    ),
-                    lines(
-                        22,
-                        "Running and waiting, whole service",
-                        "none",
-                        Note(
-                            "The parts of the first signal, as they are at each scrape.",
-                            "waiting near 0.",
-                            "waiting grows with ready replicas at the maximum: the service is too small.",
-                        ),
-                        [
-                            Query(
-                                f"inferenceservice:pagedserve_requests_running:sum{{{SERVICE}}}",
-                                f"{SERVICE_LEGEND} running",
-                            ),
-                            Query(
-                                f"inferenceservice:pagedserve_requests_waiting:sum{{{SERVICE}}}",
-                                f"{SERVICE_LEGEND} waiting",
-                            ),
-                        ],
-                        stacked=True,
-                        links=[runbook("PagedServeSaturated")],
-                    ),
-                ],
-            ),
-            Line(
-                8,
-                [
-                    lines(
-                        23,
-                        "Values that KEDA has read",
-                        "none",
-                        Note(
-                            "What KEDA's operator got from each trigger: the total demand, before it is divided "
-                            "by replicas.",
-                            "equal to the panels above times the replicas.",
-                            "it stands still while the panels above move: KEDA asks another Prometheus, or fails "
-                            "(errors below).",
-                        ),
-                        [
-                            Query(
-                                "max by (namespace, inferenceservice, scaledObject, metric) "
-                                f"({_keda('keda_scaler_metrics_value')})",
-                                "{{namespace}}/{{scaledObject}} {{metric}}",
-                            )
-                        ],
-                        no_value="KEDA's operator is not scraped",
-                        links=[runbook("PagedServeScalerErrors")],
-                    ),
-                    states(
-                        24,
-                        "Triggers active",
-                        Note(
-                            "Whether a trigger is above its activation threshold. It decides about the step from "
-                            "and to 0 only.",
-                            "active while there is load. With a minimum above 0 nothing depends on it.",
-                            "all inactive and pods still there: cooldownPeriod runs.",
-                        ),
-                        [
-                            Query(
-                                "max by (namespace, inferenceservice, scaledObject, metric) "
-                                f"({_keda('keda_scaler_active')})",
-                                "{{scaledObject}} {{metric}}",
-                            )
-                        ],
-                        {0: ("inactive", "blue"), 1: ("active", "green")},
-                        no_value="KEDA's operator is not scraped",
-                        links=[doc("autoscaling.md", "Scale to zero")],
-                    ),
-                    lines(
-                        25,
-                        "Waiting in the gateway",
-                        "none",
-                        Note(
-                            "Requests that the endpoint picker holds while no pod is ready (flow control), by pool.",
-                            "0, but for the load of a first pod after a sleep.",
-                            "it grows with pods ready: the picker does not see them.",
-                        ),
-                        [
-                            Query(
-                                "sum by (namespace, inference_pool) (inference_extension_flow_control_queue_size"
-                                f'{{{_NAMESPACE},inference_pool=~"$inferenceservice"}})',
-                                "{{namespace}}/{{inference_pool}}",
-                            )
-                        ],
-                        no_value="No endpoint picker with flow control",
-                        links=[runbook("PagedServeEndpointPickerDown")],
-                    ),
-                ],
-            ),
         ],
     )
 
@@ -355,11 +181,11 @@ def _pods() -> Section:
                         [
                             Query(f"sum(inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})", "ready"),
                             Query(
-                                f"sum({_REPLICAS} - inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})",
+                                f"sum({REPLICAS} - inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})",
                                 "loading",
                             ),
                             Query(
-                                f"clamp_min(sum({wanted_replicas()}) - sum({_REPLICAS}), 0)",
+                                f"clamp_min(sum({wanted_replicas()}) - sum({REPLICAS}), 0)",
                                 "missing",
                             ),
                         ],
@@ -394,7 +220,7 @@ def _pods() -> Section:
 def _trouble() -> Section:
     errors = (
         "sum by (namespace, inferenceservice, scaledObject) "
-        f"({_keda('increase(keda_scaled_object_errors_total[$__rate_interval])')})"
+        f"({keda('increase(keda_scaled_object_errors_total[$__rate_interval])')})"
     )
     return Section(
         104,
@@ -431,7 +257,7 @@ def _trouble() -> Section:
                         [
                             Query(
                                 "max by (namespace, inferenceservice, scaledObject, metric) "
-                                f"({_keda('keda_scaler_metrics_latency_seconds')})",
+                                f"({keda('keda_scaler_metrics_latency_seconds')})",
                                 "{{scaledObject}} {{metric}}",
                             )
                         ],
@@ -452,7 +278,7 @@ def _trouble() -> Section:
                         ),
                         [
                             Query(
-                                of_hpa(_hpa("status_condition", ',condition="ScalingLimited",status="true"')),
+                                of_hpa(hpa("status_condition", ',condition="ScalingLimited",status="true"')),
                                 SERVICE_LEGEND,
                             )
                         ],
@@ -472,6 +298,6 @@ def autoscaling() -> Board:
         description="What the autoscaler sees next to what it does. Thresholds, minimum and maximum are those of the "
         "HorizontalPodAutoscaler, from kube-state-metrics; vertical marks are changes of the number of replicas.",
         since="6h",
-        sections=[Section(100, "Now", [Line(4, _now())]), _decision(), _signals(), _pods(), _trouble()],
+        sections=[Section(100, "Now", [Line(4, _now())]), _decision(), signals(102), _pods(), _trouble()],
         events=(SCALE_UP, SCALE_DOWN, ALERT),
     )

@@ -59,11 +59,11 @@ def draw(
     height = HEAD + UNIT * rows + GAP
     with mpl.rc_context({"font.family": "DejaVu Sans", "text.color": TEXT, "axes.edgecolor": BORDER}):
         figure = Figure(figsize=(WIDTH / DPI, height / DPI), dpi=DPI, facecolor=BACKGROUND)
+        canvas = FigureCanvasAgg(figure)
         page = Page(figure, WIDTH, height)
         _head(page, dashboard, template, source)
         marks = [mark for event in dashboard["annotations"]["list"] for mark in _marks(event, source, template)]
         drawn = [_panel(page, one, source, marks) for one in placed]
-        canvas = FigureCanvasAgg(figure)
         canvas.draw()
     # NOTE: 256 colours are enough for lines on dark ground, and make the file a third as large.
     picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
@@ -80,7 +80,13 @@ class Page:
     height: int
 
     def text(self, x: float, y: float, text: str, **style: Any) -> None:
+        """Writes it, its middle at this height."""
         self.figure.text(x / self.width, 1 - y / self.height, text, **{"va": "center", "fontsize": 9, **style})
+
+    def measured(self, x: float, y: float, text: str, **style: Any) -> float:
+        """Writes it and returns its width."""
+        made = self.figure.text(x / self.width, 1 - y / self.height, text, **{"va": "center", "fontsize": 9, **style})
+        return float(made.get_window_extent().width)
 
     def axes(self, x: float, y: float, w: float, h: float) -> Any:
         made = self.figure.add_axes((x / self.width, 1 - (y + h) / self.height, w / self.width, h / self.height))
@@ -135,19 +141,16 @@ def _layout(
 def _head(page: Page, dashboard: Mapping[str, Any], template: Template, source: Source) -> None:
     page.text(16, 24, dashboard["title"], fontsize=14, fontweight="bold")
     start, end = (datetime.fromtimestamp(at).strftime("%H:%M:%S") for at in (source.start, source.end))
-    page.text(page.width - 16, 24, f"{start} to {end}", ha="right", color=FAINT)
+    links = "   ".join(f"↗ {link['title']}" for link in dashboard["links"])
+    right = page.width - 16 - page.measured(page.width - 16, 24, f"{start} to {end}", ha="right", color=FAINT)
+    page.text(right - 30, 24, links, ha="right", color="#6e9fff")
     x = 16.0
     for variable in dashboard["templating"]["list"]:
         if variable.get("hide"):
             continue
-        label = variable.get("label", variable["name"])
         value = " + ".join(template.values[variable["name"]].texts) or "None"
-        page.text(x, 60, label, color=FAINT)
-        x += 8.2 * len(label) + 10
-        page.text(x, 60, value, bbox={"fc": PANEL, "ec": BORDER, "pad": 4})
-        x += 8.2 * len(value) + 30
-    links = "   ".join(f"↗ {link['title']}" for link in dashboard["links"])
-    page.text(page.width - 16, 60, links, ha="right", color="#6e9fff")
+        x += page.measured(x, 60, variable.get("label", variable["name"]), color=FAINT) + 14
+        x += page.measured(x, 60, value, bbox={"fc": PANEL, "ec": BORDER, "pad": 4}) + 26
 
 
 def _panel(page: Page, one: _Placed, source: Source, marks: list[tuple[float, str]]) -> Drawn:

@@ -56,7 +56,7 @@ class Template:
 
     def with_value(self, name: str, value: str) -> Template:
         """The same with one value of a variable, as a repeated row has it."""
-        values = {**self.values, name: Chosen([value], re.escape(value))}
+        values = {**self.values, name: _chosen([value], [value])}
         return Template(values, self.rate_interval, self.interval, self.range)
 
 

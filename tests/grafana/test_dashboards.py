@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from grafana.boards import autoscaling
+from grafana.boards import signals
 from grafana.boards.slo import OBJECTIVES
 from grafana.catalogue import FOLDER, boards, write
 from grafana.links import DOCS, RUNBOOKS, UIDS
@@ -182,11 +182,11 @@ def test_the_autoscaling_dashboard_has_the_queries_of_the_scaled_object() -> Non
         return re.sub(r"\s", "", text.replace("sum by (namespace, inferenceservice) (", "sum("))
 
     assert {name: normal(query) for name, query in shipped.items()} == {
-        "requests": normal(autoscaling.REQUESTS),
-        "kv_usage": normal(autoscaling.KV_USAGE),
+        "requests": normal(signals.REQUESTS),
+        "kv_usage": normal(signals.KV_USAGE),
     }
     used = [one.expr for one in targets(DASHBOARDS["pagedserve-autoscaling"])]
-    for query in (autoscaling.REQUESTS, autoscaling.KV_USAGE):
+    for query in (signals.REQUESTS, signals.KV_USAGE):
         assert any(query in expr for expr in used)
 
 

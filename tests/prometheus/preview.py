@@ -169,21 +169,31 @@ def run(folder: Path, out: Path, seconds: float, *, expand: bool) -> None:
             if scaler.desired == len(LLM) and LLM[2] not in pods:
                 pods[LLM[2]] = late = server(model, SERVICE)
                 stack.callback(late.close)
-                late.launch().attach()
-                write_pods(file, pods)
-            if len(load.llm) < len(LLM) and LLM[2] in pods and pods[LLM[2]].status("/v2/health/ready") == 200:
-                load.llm.append(pods[LLM[2]])
+                late.launch()
+            elif (late := pods.get(LLM[2])) is not None and late not in load.llm:
+                grow(late, pods, file, load)
             until(lambda since=now: time.time() >= since + 1, "the next second")
         draw_all(
             prometheus.url,
             out,
             since=seconds,
+            end=begin + seconds,
             min_step=1,
             speed=FACTOR,
             rewrite=lambda text: shorten(text, FACTOR),
             expand=expand,
             given=SHOWN,
         )
+
+
+def grow(late: NamedServer, pods: dict[str, NamedServer], file: Path, load: Load) -> None:
+    """A further step of the pod that came late: it is discovered once it listens, and gets load once it is ready."""
+    if not late.http_url:
+        if "Uvicorn running" in late.logs:
+            late.attach()
+            write_pods(file, pods)
+    elif late.status("/v2/health/ready") == 200:
+        load.llm.append(late)
 
 
 def decide(prometheus: Prometheus, replicas: int) -> Scaler:

@@ -51,7 +51,7 @@ def faults(one: Target, template: Template, asked: Source) -> Iterator[str]:
     try:
         ranged = asked.range(text)
         found = ranged if one.where.startswith("annotation") else asked.instant(text)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         yield f"{one.where}: {error}"
         return
     if not found:
