@@ -97,43 +97,6 @@ def draw_kept(own, values, near, near_ids, is_short, count, largest, divisor, bo
 
 
 @triton.jit
-def _between(distance, low, high):
-    """The distance's bits, moved inside the interval."""
-    return tl.minimum(tl.maximum(distance.to(tl.int32, bitcast=True), low + 1), high - 1)
-
-
-@triton.jit
-def _narrow(
-    pivot,
-    counts,
-    masses,
-    rank,
-    share,
-    total,
-    low,
-    low_count,
-    low_mass,
-    high,
-    high_count,
-    high_mass,
-    BY_MASS: tl.constexpr,
-):
-    """One end of the interval moves to the pivot, unless it is there or past it already."""
-    count = tl.sum(counts)
-    mass = tl.sum(masses).to(tl.float64)
-    suffices = mass / total >= share if BY_MASS else count >= rank
-    lowers = suffices & (pivot < high)
-    raises = (suffices == 0) & (pivot > low)
-    high = tl.where(lowers, pivot, high)
-    high_count = tl.where(lowers, count, high_count)
-    high_mass = tl.where(lowers, mass, high_mass)
-    low = tl.where(raises, pivot, low)
-    low_count = tl.where(raises, count, low_count)
-    low_mass = tl.where(raises, mass, low_mass)
-    return low, low_count, low_mass, high, high_count, high_mass
-
-
-@triton.jit
 def _find_border(
     row,
     candidates,
@@ -160,51 +123,35 @@ def _find_border(
 
     NOTE: four pivots a pass: three cut the interval of distances evenly (or double the lower end, where the upper one
     is inf), which is quick where logits are spread out; the middle of the interval of bits bounds the passes by 31
-    whatever the logits. A pass adds the weights in the same order each time, so that masses grow with the pivot even as
-    they are rounded.
+    whatever the logits. Masses are added in the same order for every pivot and pass, so that they grow with the pivot
+    even as they are rounded.
     """
+    steps = tl.arange(0, 4)
     while (high - low > 1) & (high_count - low_count > 1):
         near_end = tl.where(low < 0, 0.0, low.to(tl.float32, bitcast=True))
         far_end = high.to(tl.float32, bitcast=True)
         is_open = far_end == float("inf")
         step = (tl.where(is_open, near_end, far_end) - near_end) * 0.25
-        pivot0 = low + (high - low) // 2
-        pivot1 = _between(tl.where(is_open, near_end * 2, near_end + step), low, high)
-        pivot2 = _between(tl.where(is_open, near_end * 4, near_end + step * 2), low, high)
-        pivot3 = _between(tl.where(is_open, near_end * 8, near_end + step * 3), low, high)
-        counts0 = tl.zeros((TILE,), dtype=tl.int32)
-        counts1 = tl.zeros((TILE,), dtype=tl.int32)
-        counts2 = tl.zeros((TILE,), dtype=tl.int32)
-        counts3 = tl.zeros((TILE,), dtype=tl.int32)
-        masses0 = tl.zeros((TILE,), dtype=tl.float32)
-        masses1 = tl.zeros((TILE,), dtype=tl.float32)
-        masses2 = tl.zeros((TILE,), dtype=tl.float32)
-        masses3 = tl.zeros((TILE,), dtype=tl.float32)
+        ends = tl.where(is_open, near_end * (1 << steps).to(tl.float32), near_end + step * steps.to(tl.float32))
+        inside = tl.minimum(tl.maximum(ends.to(tl.int32, bitcast=True), low + 1), high - 1)
+        pivots = tl.where(steps == 0, low + (high - low) // 2, inside)
+        counts = tl.zeros((4, TILE), dtype=tl.int32)
+        masses = tl.zeros((4, TILE), dtype=tl.float32)
         for start in range(0, count, TILE):
-            found = _load_distances(row, candidates, is_short, start, count, largest, divisor)
-            bits = found.to(tl.int32, bitcast=True)
+            found = _load_distances(row, candidates, is_short, start, count, largest, divisor)[None, :]
             # NOTE: places past `count` have a distance of inf, which no pivot reaches: pivots lie below `high`.
-            weights = tl.exp(-found)
-            counts0 += (bits <= pivot0).to(tl.int32)
-            counts1 += (bits <= pivot1).to(tl.int32)
-            counts2 += (bits <= pivot2).to(tl.int32)
-            counts3 += (bits <= pivot3).to(tl.int32)
-            masses0 += tl.where(bits <= pivot0, weights, 0.0)
-            masses1 += tl.where(bits <= pivot1, weights, 0.0)
-            masses2 += tl.where(bits <= pivot2, weights, 0.0)
-            masses3 += tl.where(bits <= pivot3, weights, 0.0)
-        low, low_count, low_mass, high, high_count, high_mass = _narrow(
-            pivot0, counts0, masses0, rank, share, total, low, low_count, low_mass, high, high_count, high_mass, BY_MASS
-        )
-        low, low_count, low_mass, high, high_count, high_mass = _narrow(
-            pivot1, counts1, masses1, rank, share, total, low, low_count, low_mass, high, high_count, high_mass, BY_MASS
-        )
-        low, low_count, low_mass, high, high_count, high_mass = _narrow(
-            pivot2, counts2, masses2, rank, share, total, low, low_count, low_mass, high, high_count, high_mass, BY_MASS
-        )
-        low, low_count, low_mass, high, high_count, high_mass = _narrow(
-            pivot3, counts3, masses3, rank, share, total, low, low_count, low_mass, high, high_count, high_mass, BY_MASS
-        )
+            is_within = found.to(tl.int32, bitcast=True) <= pivots[:, None]
+            counts += is_within.to(tl.int32)
+            masses += tl.where(is_within, tl.exp(-found), 0.0)
+        pivot_counts = tl.sum(counts, axis=1)
+        pivot_masses = tl.sum(masses, axis=1).to(tl.float64)
+        suffices = pivot_masses / total >= share if BY_MASS else pivot_counts >= rank
+        high = tl.min(tl.where(suffices, pivots, high))
+        high_count = tl.min(tl.where(suffices, pivot_counts, high_count))
+        high_mass = tl.min(tl.where(suffices, pivot_masses, high_mass))
+        low = tl.max(tl.where(suffices, low, pivots))
+        low_count = tl.max(tl.where(suffices, low_count, pivot_counts))
+        low_mass = tl.max(tl.where(suffices, low_mass, pivot_masses))
     return low, low_count, low_mass, high, high_count, high_mass
 
 
