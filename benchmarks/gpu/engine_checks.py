@@ -14,10 +14,10 @@ from benchmarks.gpu.device import Device
 from benchmarks.gpu.engine_driver import CoreDriver, EngineDriver
 from benchmarks.gpu.models import CONFIGS, config_of, write_config
 from benchmarks.gpu.results import Reporter
+from engine.build import build_runner
 from engine.config import EngineConfig
 from engine.models.decoder_loader import expected_tensors
 from engine.models.registry import read_config
-from engine.runner.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
 
 ALLOWED_DIFFERENCE = 0.05
@@ -26,9 +26,9 @@ CASE_SECONDS = 10
 
 
 def run(device: Device, report: Reporter, budget: Budget) -> None:
-    num_prompts, longest = (4, 12) if device.is_smoke else (40, 200)
+    num_prompts, longest = (2, 10) if device.is_smoke else (40, 200)
     random = Random(0)
-    for name in CONFIGS:
+    for name in ("qwen2.5-0.5b",) if device.is_smoke else CONFIGS:
         if not budget.allows(CASE_SECONDS):
             report.missing(name, "no time left")
             continue
@@ -54,19 +54,19 @@ def write_checkpoint(name: str, folder: Path, *, is_smoke: bool) -> None:
 
 def _compare(name: str, device: Device, report: Reporter, folder: Path, prompts: list[list[int]]) -> None:
     longest = max(len(prompt) for prompt in prompts)
-    num_new = 4 if device.is_smoke else 24
+    num_new = 2 if device.is_smoke else 24
     fields = {
         "dtype": "float32",
         "max_model_len": longest + num_new + 1,
-        "max_num_seqs": 3 if device.is_smoke else 16,
-        "max_num_batched_tokens": 16 if device.is_smoke else 128,
+        "max_num_seqs": 2 if device.is_smoke else 16,
+        "max_num_batched_tokens": 8 if device.is_smoke else 128,
         # So few that running sequences are preempted.
         "num_kv_blocks": 2 + (longest + num_new) // 16 * (1 if device.is_smoke else 4),
     }
     greedy = SamplingParams(temperature=0.0, max_tokens=num_new, ignore_eos=True)
     reference_config = EngineConfig(model_dir=folder, device="cpu", attention_backend="torch", overlap=False, **fields)
-    reference = CoreDriver(reference_config, ModelRunner(reference_config, lambda _progress: None))
-    expected = reference.generate(prompts, greedy)
+    runner = build_runner(reference_config, lambda _progress: None)
+    expected = CoreDriver(reference_config, runner.info, runner).generate(prompts, greedy)
     driver = EngineDriver(device, folder, **fields)
     for overlap in (True, False):
         loop = "overlapped" if overlap else "plain"

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-from torch.profiler import ProfilerActivity, profile
-
 from benchmarks.gpu.device import Device
-from benchmarks.gpu.gaps import Activity, activity_of
+from benchmarks.gpu.timed_runner import DeviceClock, Idleness, TimedRunner, cuda_clock, host_clock
+from engine.build import build_runner
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
-from engine.core.plan import StepPlan
-from engine.messages import AbortSequences, AddSequence, SequenceId
-from engine.runner.device_runner import DeviceRunner
-from engine.runner.model_runner import ModelRunner
+from engine.core.plan import Runner, StepPlan
+from engine.messages import AbortSequences, AddSequence, ModelInfo, SequenceId
+from engine.runner.choice import resolve
 from engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, top_k=50, max_tokens=None, ignore_eos=True)
+
+
+class PoolTooSmallError(Exception):
+    """A batch never decodes together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +46,28 @@ class EngineDriver:
 
     def __init__(self, device: Device, model_dir: Path, **fields: Any) -> None:
         """fields: of `EngineConfig`."""
-        self._config = EngineConfig(
-            model_dir=model_dir,
-            device="cpu" if device.is_smoke else "cuda",
-            attention_backend="triton",
-            enable_prefix_caching=False,
-            **fields,
+        where = "cpu" if device.is_smoke else "cuda"
+        config = EngineConfig(
+            model_dir=model_dir, device=where, attention_backend="triton", enable_prefix_caching=False, **fields
         )
-        self._runner = DeviceRunner(self._config, lambda _progress: None)
+        self._config = resolve(config)
+        self._runner = build_runner(self._config, lambda _progress: None)
+        self._make_clock = host_clock if device.is_smoke else cuda_clock
         self.info = self._runner.info
 
     def core(self, *, overlap: bool) -> CoreDriver:
         """A core over the runner; one at a time may have sequences."""
-        return CoreDriver(replace(self._config, overlap=overlap), self._runner)
+        return CoreDriver(replace(self._config, overlap=overlap), self.info, self._runner, self._make_clock)
 
 
 class CoreDriver:
     """An engine core, idle between calls."""
 
-    def __init__(self, config: EngineConfig, runner: DeviceRunner | ModelRunner) -> None:
-        self._core = EngineCore(config, runner.info, runner)
-        self._runner = runner
+    def __init__(
+        self, config: EngineConfig, info: ModelInfo, runner: Runner, make_clock: Callable[[], DeviceClock] = host_clock
+    ) -> None:
+        self._runner = TimedRunner(runner, make_clock)
+        self._core = EngineCore(config, info, self._runner)
         self._random = Random(0)
         self._num_added = 0
 
@@ -89,7 +91,7 @@ class CoreDriver:
         return statistics.median(times[1:])
 
     def decode(self, batch: int, prompt_tokens: int, num_steps: int, params: SamplingParams = GREEDY) -> DecodeTimes:
-        """Raises RuntimeError where the KV pool does not hold the batch."""
+        """Raises `PoolTooSmallError` where the KV pool does not hold the batch."""
         ids, num_keys = self._start(batch, prompt_tokens, num_steps, params)
         ends = [self._step(batch) for _ in range(num_steps + 1)]
         self._stop(ids)
@@ -97,15 +99,16 @@ class CoreDriver:
         rate = batch * num_steps / (ends[-1] - ends[0])
         return DecodeTimes(rate, statistics.median(periods), num_keys + num_steps / 2)
 
-    def activity(self, batch: int, prompt_tokens: int, num_steps: int) -> Activity:
-        """What the device did during so many decode steps."""
+    def idleness(self, batch: int, prompt_tokens: int, num_steps: int) -> Idleness:
+        """How the device stood idle between so many decode steps. Raises as `decode`."""
         ids, _ = self._start(batch, prompt_tokens, num_steps, GREEDY)
         self._step(batch)
-        with profile(activities=[ProfilerActivity.CUDA if torch.cuda.is_available() else ProfilerActivity.CPU]) as seen:
-            for _ in range(num_steps):
-                self._step(batch)
+        self._runner.reset()
+        for _ in range(num_steps):
+            self._step(batch)
+        found = self._runner.idleness()
         self._stop(ids)
-        return activity_of(seen, num_steps)
+        return found
 
     def _start(
         self, batch: int, prompt_tokens: int, num_steps: int, params: SamplingParams
@@ -120,7 +123,7 @@ class CoreDriver:
             new = sum(len(output.token_ids) for output in outputs)
             produced += new
             if any(output.finish_reason for output in outputs):
-                raise RuntimeError(f"{batch} sequences never decoded together: the KV pool does not hold them")
+                raise PoolTooSmallError(f"the KV pool does not hold {batch} sequences at a time")
             if new == batch:
                 return ids, prompt_tokens + produced / batch
 

@@ -12,12 +12,16 @@ from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.device import Device
 from benchmarks.gpu.paged_batch import LLAMA_8B, QWEN_05B, Heads, paged_batch
 from benchmarks.gpu.results import Reporter
-from kernels import kv_write, paged_attention, rms_norm, rotary, silu_mul
+from benchmarks.gpu.sampling_rows import GREEDY, MIN_P, PENALTIES, TEMPERATURE, TOP_K_TOP_P, TOP_P, parameter_table
+from kernels import kv_write, paged_attention, penalties, rms_norm, rotary, sampling, silu_mul
 from kernels.reference import kv_write as kv_write_reference
 from kernels.reference import paged_attention as paged_attention_reference
+from kernels.reference import penalties as penalties_reference
 from kernels.reference import rms_norm as rms_norm_reference
 from kernels.reference import rotary as rotary_reference
+from kernels.reference import sampling as sampling_reference
 from kernels.reference import silu_mul as silu_mul_reference
+from kernels.row_parameters import SEEN_IN_PROMPT
 
 BOUNDS = {torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 """On ‖actual − expected‖ / ‖expected‖: a few roundings of the dtype. Float32 products in tf32 would show."""
@@ -25,6 +29,8 @@ SMOKE_BOUNDS = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Triton's interpreter cuts bfloat16 off where devices round."""
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 EPS = 1e-5
+ALLOWED_DIFFERENCE = 0.03
+"""Share of drawn tokens."""
 
 
 @contextmanager
@@ -57,6 +63,8 @@ def run(device: Device, report: Reporter, budget: Budget) -> None:
         checks.rotary,
         checks.kv_write,
         checks.silu_mul,
+        checks.sampling,
+        checks.penalties,
     ):
         if budget.allows(0):
             check()
@@ -217,6 +225,39 @@ class _Checks:
                 with poisoned():
                     actual = silu_mul.silu_mul(gate_up)
                 self._check(f"silu_mul {inner}", actual, silu_mul_reference.silu_mul(*upcast(gate_up)))
+
+    def sampling(self) -> None:
+        kinds = (GREEDY, TEMPERATURE, TOP_K_TOP_P, TOP_P, MIN_P)
+        vocab_size, num_rows = (5000, len(kinds)) if self._device.is_smoke else (128256, 16 * len(kinds))
+        table = parameter_table([kinds[i % len(kinds)] for i in range(num_rows)])
+        logits = self._randn(num_rows, vocab_size, dtype=torch.float32) * 3
+        order = torch.randperm(num_rows)
+        positions = torch.arange(num_rows) + 100
+        expected = sampling_reference.sample_tokens(logits.cpu(), table, order, positions)
+        where = self._device.torch_device
+        actual = sampling.sample_tokens(logits, table.to(where), order.to(where), positions.to(where))
+        # NOTE: logarithms differ in their last bits, and so, rarely, does the best of two keys that lie side by side.
+        differ = int((actual.cpu() != expected).sum())
+        case = f"sample_tokens, {num_rows} rows of {vocab_size}"
+        self._report.check(case, differ / num_rows, ALLOWED_DIFFERENCE, unit="of tokens differ")
+
+    def penalties(self) -> None:
+        vocab_size, num_rows = (5000, 3) if self._device.is_smoke else (151936, 64)
+        where = self._device.torch_device
+        table = parameter_table([(PENALTIES, GREEDY)[i % 2] for i in range(num_rows)])
+        counts = torch.randint(-3, 4, (num_rows, vocab_size)).clamp_(min=0).int()
+        counts[torch.rand(counts.shape) < 0.2] += SEEN_IN_PROMPT
+        logits = self._randn(num_rows, vocab_size, dtype=torch.float32)
+        order, token_ids = torch.randperm(num_rows), torch.randint(vocab_size, (num_rows,))
+        expected, expected_counts = logits.cpu().clone(), counts.clone()
+        penalties_reference.apply_penalties_(expected, counts, table, order)
+        penalties_reference.count_tokens_(expected_counts, table, order, token_ids)
+        actual_counts, on_device = counts.to(where, copy=True), (table.to(where), order.to(where))
+        penalties.apply_penalties_(logits, actual_counts, *on_device)
+        penalties.count_tokens_(actual_counts, *on_device, token_ids.to(where))
+        self._check("apply_penalties_", logits, expected)
+        wrong = int((actual_counts.cpu() != expected_counts).sum())
+        self._report.check("count_tokens_", wrong, 0, unit="elements wrong")
 
     def _randn(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return self._device.randn(*shape, dtype=dtype)

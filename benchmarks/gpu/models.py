@@ -56,7 +56,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 TINY: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 320,
