@@ -38,8 +38,9 @@ Builder = Any
 Steps = Sequence[tuple[float | None, str]]
 """(from this value, this colour); the first value is None, which is everything below the second."""
 
-GOOD: Steps = ((None, "green"),)
 PLAIN: Steps = ((None, "text"),)
+NO_METRICS = "No metrics of the pods chosen"
+"""What a panel says in place of data, unless it knows better."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def lines(
     top: float | None = None,
     soft_top: float | None = None,
     decimals: int | None = None,
-    no_value: str = "No data",
+    no_value: str = NO_METRICS,
 ) -> Builder:
     """A time series panel. steps: thresholds, drawn as dashed lines. dashed: names (regular expressions) of series that
     are bounds rather than measurements. top: the axis ends there; soft_top: it reaches there at least."""
@@ -117,7 +118,7 @@ def number(
     decimals: int | None = None,
     filled: bool = False,
     spark: bool = True,
-    no_value: str = "No data",
+    no_value: str = "No metrics",
 ) -> Builder:
     """A stat panel: the last value, coloured by its step.
 
@@ -144,7 +145,7 @@ def bars(
     links: Sequence[Builder] = (),
     decimals: int | None = None,
     top: float | None = None,
-    no_value: str = "No data",
+    no_value: str = NO_METRICS,
 ) -> Builder:
     """A bar gauge, one bar a series. top: what a full bar is, the largest value unless given."""
     made = _common(bargauge.Panel(), panel_id, title, unit, note, queries, links, no_value)
@@ -162,7 +163,7 @@ def heat_map(
     panel_id: int, title: str, unit: str, note: Note, query: Query, *, links: Sequence[Builder] = (), scheme: str
 ) -> Builder:
     """A heatmap of a classic histogram; the colour is observations a second in a bucket."""
-    made = _common(heatmap.Panel(), panel_id, title, unit, note, [query], links, "No data")
+    made = _common(heatmap.Panel(), panel_id, title, unit, note, [query], links, "Nothing observed")
     made = made.calculate(False).cell_gap(1).hide_legend().hide_y_histogram()
     made = made.mode(look.TooltipDisplayMode.SINGLE)
     made = made.color(
@@ -178,7 +179,7 @@ def heat_map(
     made = made.y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(look.AxisPlacement.LEFT))
     made = made.rows_frame(heatmap.RowsHeatmapOptions().layout(look.HeatmapCellLayout.AUTO))
     made = made.filter_values(heatmap.FilterValueRange().le(1e-9))
-    return made.cell_values(heatmap.CellValues().unit("reqps" if "tokens" not in unit else "short"))
+    return made.cell_values(heatmap.CellValues().unit("short"))
 
 
 def states(
@@ -189,7 +190,7 @@ def states(
     names: dict[int, tuple[str, str]],
     *,
     links: Sequence[Builder] = (),
-    no_value: str = "No data",
+    no_value: str = NO_METRICS,
 ) -> Builder:
     """A state timeline. names: what a value means, and its colour."""
     made = _common(statetimeline.Panel(), panel_id, title, "none", note, queries, links, no_value)
@@ -225,7 +226,7 @@ def rows(
     hidden: Sequence[str] = (),
     sort: str,
     links: Sequence[Builder] = (),
-    no_value: str = "No data",
+    no_value: str = NO_METRICS,
 ) -> Builder:
     """A table; the queries' rows are joined by their labels. hidden: fields that are not shown."""
     made = _common(table.Panel(), panel_id, title, "none", note, queries, links, no_value)

@@ -21,7 +21,7 @@ from grafana.queries import (
 
 
 def _now() -> list[Builder]:
-    def replicas(panel_id: int, title: str, expr: str, note: Note, no_value: str = "No data") -> Builder:
+    def replicas(panel_id: int, title: str, expr: str, note: Note, no_value: str) -> Builder:
         return number(
             panel_id,
             title,

@@ -100,7 +100,7 @@ def kv_cache() -> Section:
 def process() -> Section:
     return Section(
         107,
-        "Server process",
+        "Processes",
         [
             Line(
                 8,
@@ -110,10 +110,9 @@ def process() -> Section:
                         "CPU of the server process, by pod",
                         "none",
                         Note(
-                            "Cores that the front process uses: HTTP, gRPC, tokenising, metrics. The engine has "
-                            "its own process.",
+                            "Cores that the front process uses: HTTP, gRPC, tokenising, metrics.",
                             "below 1: it runs on one core, and at 1 every stream waits for it.",
-                            "near 1: more replicas, or cut off access logs.",
+                            "near 1: more replicas, or fewer access logs.",
                         ),
                         [Query(rate("process_cpu_seconds_total", BY_POD), POD_LEGEND)],
                         steps=((None, "green"), (0.9, "red")),
@@ -121,14 +120,35 @@ def process() -> Section:
                     ),
                     lines(
                         81,
-                        "Memory of the server process, by pod",
+                        "CPU of the engine process, by pod",
+                        "none",
+                        Note(
+                            "Cores that the engine process uses: it prepares steps for a GPU, or computes them itself.",
+                            "on a GPU about 1; on a CPU up to the number of its threads.",
+                            "on a CPU far below its threads under load: it is throttled (limits) or shares its cores.",
+                        ),
+                        [Query(rate("pagedserve_engine_process_cpu_seconds_total", BY_POD), POD_LEGEND)],
+                        soft_top=1,
+                        links=[runbook("PagedServeInterTokenSLOBurn")],
+                    ),
+                    lines(
+                        83,
+                        "Memory of both processes, by pod",
                         "bytes",
                         Note(
-                            "Resident memory of the front process.",
-                            "flat after the first minutes.",
-                            "steady growth is a leak: report it, and restart the pod before its limit.",
+                            "Resident memory of the front process and of the engine (with the weights, on a CPU).",
+                            "flat after the first minutes, below the pod's limit.",
+                            "steady growth is a leak: report it, and restart the pod before the kernel does.",
                         ),
-                        [Query(f"max by ({BY_POD}) (process_resident_memory_bytes{{{POD}}})", POD_LEGEND)],
+                        [
+                            Query(
+                                f"max by ({BY_POD}) (process_resident_memory_bytes{{{POD}}})", f"{POD_LEGEND} server"
+                            ),
+                            Query(
+                                f"max by ({BY_POD}) (pagedserve_engine_process_resident_memory_bytes{{{POD}}})",
+                                f"{POD_LEGEND} engine",
+                            ),
+                        ],
                         links=[runbook("PagedServeCrashLoop")],
                     ),
                     lines(

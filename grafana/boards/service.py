@@ -64,7 +64,7 @@ def _traffic() -> Section:
                         "Tokens a second",
                         "none",
                         Note(
-                            "Tokens generated, and prompt tokens of the requests that ended.",
+                            "Tokens generated, and prompt tokens of the requests whose first token came.",
                             "follow the requests; generated tokens level off when the replicas are full.",
                             "the dashboard Engine for the same by pod, and for steps and batches.",
                         ),

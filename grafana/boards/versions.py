@@ -152,23 +152,22 @@ def _verdict() -> Section:
                         links=[doc("kubernetes.md", "Canary")],
                     ),
                 ],
-                widths=(16, 8),
+                widths=(18, 6),
             ),
         ],
     )
 
 
 def _compared() -> Builder:
-    columns = [
-        ("pod", "Pod"),
-        ("version", "Version"),
-        ("architecture", "Architecture"),
-        ("device", "Device"),
-        ("dtype", "Dtype"),
-        ("max_model_len", "Context"),
-    ]
-    labels = "namespace, inferenceservice, pod, version, architecture, device, dtype, max_model_len"
+    info = ("version", "architecture", "num_parameters", "device", "dtype", "max_model_len")
+    build = ("torch", "triton")
+    heads = ("Version", "Architecture", "Parameters", "Device", "Dtype", "Context", "torch", "triton")
     chosen = f'{POD},pod=~"(${{{STABLE}}}|${{{CANARY}}})-[a-z0-9]{{5}}"'
+    expr = (
+        f"max by (pod, {', '.join(info)}, {', '.join(build)}) (\n  (pagedserve_info{{{chosen}}} == 1)\n"
+        f"  * on (namespace, pod) group_left ({', '.join(build)})\n"
+        f"  max by (namespace, pod, {', '.join(build)}) (pagedserve_build_info{{{chosen}}})\n)"
+    )
     return rows(
         5,
         "What is compared",
@@ -177,9 +176,15 @@ def _compared() -> Builder:
             "two versions that differ in what you changed, and in nothing else.",
             "another device or dtype on one side: latencies do not compare.",
         ),
-        [Query(f"max by ({labels}) (pagedserve_info{{{chosen}}} == 1)", instant=True, format="table")],
-        [Column(name, title, width=330 if name == "pod" else None) for name, title in columns],
-        hidden=("namespace", "inferenceservice", "Value"),
+        [Query(expr, instant=True, format="table")],
+        [
+            Column("pod", "Pod", width=330),
+            *(
+                Column(name, head, width=160 if name == "architecture" else None)
+                for name, head in zip((*info, *build), heads, strict=True)
+            ),
+        ],
+        hidden=("Value",),
         sort="Pod",
     )
 
