@@ -67,7 +67,7 @@ class EngineCore:
         overlap = info.device.startswith("cuda") if config.overlap is None else config.overlap
         self._loop: StepLoop = (OverlappedLoop if overlap else PlainLoop)(self._scheduler, runner, clock)
         self._num_added = 0
-        self._pending: list[SequenceOutput] = []
+        self._refusals: list[SequenceOutput] = []
         """Outputs that no step made: refusals."""
         self._stats_changed = False
 
@@ -97,7 +97,7 @@ class EngineCore:
             return self.drain_notices() or StepOutputs(stats=self.stats())
         step = self._loop.step()
         return StepOutputs(
-            outputs=(*self._take_pending(), *step.outputs),
+            outputs=(*self._take_refusals(), *step.outputs),
             admitted=step.admitted,
             stats=self.stats(),
             step_seconds=step.seconds,
@@ -109,7 +109,7 @@ class EngineCore:
         """Refusals and fresh stats after messages, without a step; None when nothing changed since the last report."""
         if not self._stats_changed:
             return None
-        return StepOutputs(outputs=self._take_pending(), stats=self.stats())
+        return StepOutputs(outputs=self._take_refusals(), stats=self.stats())
 
     def stats(self) -> EngineStats:
         """The state now; O(running sequences)."""
@@ -136,7 +136,7 @@ class EngineCore:
     def _add(self, message: AddSequence) -> None:
         # NOTE: the front refuses these with a named error; here they only must not hurt the other sequences.
         if not 0 < len(message.prompt_token_ids) < self.info.max_model_len:
-            self._pending.append(SequenceOutput(message.sequence_id, (), finish_reason="error"))
+            self._refusals.append(SequenceOutput(message.sequence_id, (), finish_reason="error"))
             return
         self._scheduler.add(Request(message, serial=self._num_added))
         self._num_added += 1
@@ -144,10 +144,10 @@ class EngineCore:
     def _abort(self, sequence_ids: tuple[SequenceId, ...]) -> None:
         for sequence_id in sequence_ids:
             self._scheduler.abort(sequence_id)
-        self._pending = [output for output in self._pending if output.sequence_id not in sequence_ids]
+        self._refusals = [output for output in self._refusals if output.sequence_id not in sequence_ids]
 
-    def _take_pending(self) -> tuple[SequenceOutput, ...]:
+    def _take_refusals(self) -> tuple[SequenceOutput, ...]:
         """Refusals to send along with stats."""
         self._stats_changed = False
-        pending, self._pending = tuple(self._pending), []
-        return pending
+        refusals, self._refusals = tuple(self._refusals), []
+        return refusals
