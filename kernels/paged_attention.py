@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from itertools import product
+
 import torch
 import triton
 import triton.language as tl
 
-from kernels.tiles import INTERPRETER, Device, Tile, attention_tile, device_of
+from kernels.tiles import DECODE_ROWS, INTERPRETER, Device, Tile, attention_tile, device_of, family_of
+from kernels.variant import CAPABILITIES, KernelVariant
 
 LOG2_E = 1.4426950408889634
 MIN_SEGMENT = 128
 """Fewest keys of a segment: below, its partial result costs more than the split gains."""
 MAX_SPLITS = 128
+MAX_WAVES = 4
+"""Programs beyond so many for each place are not split: their last wave costs little."""
 REDUCE_CHUNK = 16
 
 
@@ -69,7 +76,9 @@ def _attend(
         offsets = offsets[:, None] + offs_d[None, :]
         # NOTE: a slot that was never written may hold NaN, and 0 times NaN is NaN: it must not be loaded at all.
         if MASKED:
-            written = (keys >= first_key) & (keys < end_key)
+            written = keys < end_key
+            if HAS_WINDOW:
+                written &= keys >= first_key
             loaded = written[:, None]
             if HEAD_DIM < BLOCK_D:
                 loaded = loaded & (offs_d < HEAD_DIM)[None, :]
@@ -264,8 +273,9 @@ def paged_attention_kernel(
         "evict_first" if ONE_BLOCK else "", PRECISION, UPCAST,
     )  # fmt: skip
 
-    # NOTE: a row that saw no key has the sum 0; its result is 0.
-    acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
+    # NOTE: a row that saw no key has the sum 0; its result is 0, and its weight among segments too.
+    row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
+    acc *= (1.0 / row_sum)[:, None]
     if SPLIT:
         tl.store(partial_lse + lse_offsets, row_max + tl.log2(row_sum), mask=valid)
         tl.store(partial_out + lse_offsets[:, None] * HEAD_DIM + offs_d[None, :], acc, mask=in_row)
@@ -297,11 +307,11 @@ def paged_attention_reduce_kernel(
     if token >= tl.load(query_starts + num_seqs):
         return
     first = row.to(tl.int64) * num_splits
-    splits = tl.arange(0, MAX_SPLITS)
-    lse = tl.load(partial_lse + first + splits, mask=splits < num_splits, other=float("-inf"))
-    largest = tl.max(lse, 0)
+    every = tl.arange(0, MAX_SPLITS)
+    every_lse = tl.load(partial_lse + first + every, mask=every < num_splits, other=float("-inf"))
+    largest = tl.max(every_lse, 0)
     largest = tl.where(largest == float("-inf"), 0.0, largest)
-    total = tl.sum(tl.exp2(lse - largest), 0)
+    total = tl.sum(tl.exp2(every_lse - largest), 0)
 
     offs_d = tl.arange(0, BLOCK_D)
     acc = tl.zeros([BLOCK_D], tl.float32)
@@ -318,18 +328,17 @@ def paged_attention_reduce_kernel(
 
 
 def choose_splits(device: Device, tile: Tile, num_programs: int, max_keys: int) -> int:
-    """Segments of the keys that fill the device: as few as come within 15 % of the best use of its last wave.
+    """Segments of the keys that fill the device: as few as come within 5 % of the best use of its last wave.
 
     num_programs: programs without splits. max_keys: most keys that one of them goes through.
     """
     slots = device.num_sms * tile.programs_per_sm
-    most = min(MAX_SPLITS, max(1, max_keys // max(MIN_SEGMENT, tile.keys)), max(1, -(-2 * slots // num_programs)))
-    use = [0.0] * (most + 1)
-    for splits in range(1, most + 1):
-        waves = num_programs * splits / slots
-        use[splits] = waves / -(-num_programs * splits // slots)
-    best = max(use)
-    return next(splits for splits in range(1, most + 1) if use[splits] >= 0.85 * best)
+    for_keys = max(1, max_keys // max(MIN_SEGMENT, tile.keys))
+    for_waves = max(1, -(-MAX_WAVES * slots // num_programs))
+    choices = range(1, min(MAX_SPLITS, for_keys, for_waves) + 1)
+    waves = [num_programs * splits / slots for splits in choices]
+    use = [full / math.ceil(full) for full in waves]
+    return next(splits for splits in choices if use[splits - 1] >= 0.95 * max(use))
 
 
 def paged_attention(
@@ -383,11 +392,12 @@ def paged_attention(
 
     device = device_of(q.device)
     block_d = max(16, triton.next_power_of_2(head_dim))
+    decode = max_query_len * group <= DECODE_ROWS or max_query_len == 1
     if tile is None:
-        tile = attention_tile(device.family, block_d, q.element_size(), max_query_len * group)
+        tile = attention_tile(device.family, block_d, q.element_size(), decode)
     rows = max(tile.rows, triton.next_power_of_2(group))
     block_q = rows // group
-    one_block = max_query_len <= block_q
+    one_block = decode and max_query_len <= block_q
     num_query_blocks = num_seqs if one_block else num_tokens // block_q + num_seqs
     num_programs = num_query_blocks * num_kv_heads
     if num_splits is None:
@@ -460,3 +470,133 @@ def paged_attention(
             num_warps=4,
         )
     return out
+
+
+def variants(full: bool = False) -> Iterator[KernelVariant]:
+    """What `paged_attention` launches: plain bfloat16 heads of 128; with full every tile, option and odd shape."""
+    for capability in CAPABILITIES:
+        for decode, split in product((True, False), (True, False)):
+            yield _variant(capability, decode=decode, split=split)
+    yield _reduce_variant("bf16", 128)
+    if not full:
+        return
+    shapes = (
+        ("bf16", 64, 16),
+        ("bf16", 80, 16),
+        ("bf16", 96, 32),
+        ("fp16", 128, 32),
+        ("bf16", 128, 64),
+        ("bf16", 256, 16),
+    )
+    shapes += (("fp32", 64, 16), ("fp32", 80, 32), ("fp32", 128, 16), ("fp32", 256, 64))
+    uses = ((False, 4, False), (False, 7, True), (True, 1, False), (True, 16, True))
+    for capability, decode, shape, use in product((89, *CAPABILITIES), (True, False), shapes, uses):
+        dtype, head_dim, block_size = shape
+        split, group, options = use
+        yield _variant(
+            capability,
+            decode=decode,
+            split=split,
+            dtype=dtype,
+            head_dim=head_dim,
+            block_size=block_size,
+            group=group,
+            options=options,
+        )
+    for dtype, head_dim in product(("bf16", "fp16", "fp32"), (64, 80, 256)):
+        yield _reduce_variant(dtype, head_dim)
+
+
+def _variant(
+    capability: int,
+    *,
+    decode: bool,
+    split: bool,
+    dtype: str = "bf16",
+    head_dim: int = 128,
+    block_size: int = 16,
+    group: int = 4,
+    options: bool = False,
+) -> KernelVariant:
+    """options: with sliding window and soft cap."""
+    block_d = triton.next_power_of_2(head_dim)
+    tile = attention_tile(family_of(*divmod(capability, 10)), block_d, 4 if dtype == "fp32" else 2, decode)
+    constants = {
+        "NUM_KV_HEADS": 8,
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": block_d,
+        "BLOCK_SIZE": block_size,
+        "BLOCK_M": max(tile.rows, triton.next_power_of_2(group)),
+        "BLOCK_N": tile.keys,
+        "ONE_BLOCK": decode,
+        "SPLIT": split,
+        "MIN_TILES": max(1, MIN_SEGMENT // tile.keys),
+        "HAS_WINDOW": options,
+        "HAS_SOFT_CAP": options,
+        "PRECISION": "tf32x3" if dtype == "fp32" else "ieee",
+        "UPCAST": False,
+    }
+    strides = ("stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head")
+    strides += ("stride_block", "stride_slot", "stride_kv_head")
+    partial = "*fp32" if split else f"*{dtype}"
+    signature = {
+        "out": f"*{dtype}",
+        "partial_out": partial,
+        "partial_lse": partial,
+        "q": f"*{dtype}",
+        "k_cache": f"*{dtype}",
+        "v_cache": f"*{dtype}",
+        "query_starts": "*i32",
+        "seq_lens": "*i32",
+        "block_tables": "*i32",
+        "num_seqs": "i32",
+        "num_query_blocks": "i32",
+        "num_splits": "i32",
+        "scale": "fp32",
+        "soft_cap": "fp32",
+        "window": "i32",
+        **dict.fromkeys(strides, "i32"),
+        "stride_table": "i32",
+        **dict.fromkeys(constants, "constexpr"),
+    }
+    return KernelVariant(
+        name=f"paged_attention {dtype} head_dim={head_dim} block_size={block_size} group={group} "
+        f"{'decode' if decode else 'prefill'}{' split' if split else ''}{' window soft_cap' if options else ''}",
+        kernel=paged_attention_kernel,
+        signature=signature,
+        constants=constants,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        aligned=frozenset(("out", "partial_out", "partial_lse", "q", "k_cache", "v_cache", *strides)),
+        spills_allowed=False,
+        capabilities=(capability,),
+    )
+
+
+def _reduce_variant(dtype: str, head_dim: int) -> KernelVariant:
+    constants = {
+        "NUM_HEADS": 32,
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": triton.next_power_of_2(head_dim),
+        "MAX_SPLITS": MAX_SPLITS,
+        "CHUNK": REDUCE_CHUNK,
+    }
+    return KernelVariant(
+        name=f"paged_attention_reduce {dtype} head_dim={head_dim}",
+        kernel=paged_attention_reduce_kernel,
+        signature={
+            "out": f"*{dtype}",
+            "partial_out": "*fp32",
+            "partial_lse": "*fp32",
+            "query_starts": "*i32",
+            "num_seqs": "i32",
+            "num_splits": "i32",
+            "stride_out_token": "i32",
+            "stride_out_head": "i32",
+            **dict.fromkeys(constants, "constexpr"),
+        },
+        constants=constants,
+        aligned=frozenset({"out", "partial_out", "partial_lse", "stride_out_token", "stride_out_head"}),
+        spills_allowed=False,
+    )

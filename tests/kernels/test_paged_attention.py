@@ -1,0 +1,319 @@
+"""Paged attention under Triton's interpreter against its twin in torch."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from kernels import paged_attention as module
+from kernels.paged_attention import MAX_SPLITS, choose_splits, paged_attention
+from kernels.reference.paged_attention import paged_attention as reference
+from kernels.tiles import Device, Tile
+
+TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+"""Largest difference from a float32 result, of values around 1. The interpreter cuts bfloat16 off, GPUs round it."""
+
+SMALL = Tile(16, 16, 4, 1, 1)
+WIDE = Tile(64, 32, 4, 1, 1)
+
+
+@dataclass
+class Batch:
+    """q: a view of a fused projection. Slots without a token hold NaN, as does what the kernel is to write."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    query_starts: torch.Tensor
+    seq_lens: torch.Tensor
+    block_tables: torch.Tensor
+    max_query_len: int
+    max_seq_len: int
+
+    @property
+    def scale(self) -> float:
+        return 1 / math.sqrt(self.q.shape[2])
+
+    def run(self, **options: Any) -> torch.Tensor:
+        out = torch.full(self.q.shape, torch.nan, dtype=self.q.dtype)
+        written = paged_attention(**vars(self), scale=self.scale, out=out, **options)
+        assert written is out
+        return out
+
+    def expected(self, **options: Any) -> torch.Tensor:
+        tensors = {name: value for name, value in vars(self).items() if not name.startswith("max_")}
+        return reference(**tensors, scale=self.scale, **options)
+
+
+def make_batch(
+    lens: list[tuple[int, int]],
+    *,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 64,
+    block_size: int = 16,
+    dtype: torch.dtype = torch.float32,
+    padding: int = 0,
+    seed: int = 0,
+) -> Batch:
+    """lens: queries and keys of each sequence. padding: rows of q after the last sequence."""
+    generator = torch.Generator().manual_seed(seed)
+    query_lens, seq_lens = zip(*lens, strict=True)
+    counts = [-(-seq_len // block_size) for seq_len in seq_lens]
+    num_blocks = 1 + sum(counts)
+    shape = (num_blocks, kv_heads, block_size, head_dim)
+    k_cache, v_cache = (torch.full(shape, torch.nan, dtype=dtype).transpose(1, 2) for _ in range(2))
+    # NOTE: the table goes on with the dummy block 0, which holds NaN as well.
+    block_tables = torch.zeros(len(lens), max(counts) + 2, dtype=torch.int32)
+    free = (1 + torch.randperm(num_blocks - 1, generator=generator)).tolist()
+    for row, (count, seq_len) in enumerate(zip(counts, seq_lens, strict=True)):
+        blocks = [free.pop() for _ in range(count)]
+        block_tables[row, :count] = torch.tensor(blocks, dtype=torch.int32)
+        for cache in (k_cache, v_cache):
+            for index, block in enumerate(blocks):
+                used = min(block_size, seq_len - index * block_size)
+                cache[block, :used] = torch.randn(used, kv_heads, head_dim, generator=generator).to(dtype)
+    num_tokens = sum(query_lens) + padding
+    qkv = torch.randn(num_tokens, (heads + 2 * kv_heads) * head_dim, generator=generator).to(dtype)
+    starts = [sum(query_lens[:index]) for index in range(len(lens) + 1)]
+    return Batch(
+        qkv[:, : heads * head_dim].view(num_tokens, heads, head_dim),
+        k_cache,
+        v_cache,
+        torch.tensor(starts, dtype=torch.int32),
+        torch.tensor(seq_lens, dtype=torch.int32),
+        block_tables,
+        max(query_lens),
+        max(seq_lens),
+    )
+
+
+def check(batch: Batch, *, expect: dict[str, Any] | None = None, **options: Any) -> None:
+    """options go to the kernel, `expect` to the twin as well."""
+    expect = expect or {}
+    out = batch.run(**expect, **options)
+    num_tokens = int(batch.query_starts[-1])
+    difference = (out[:num_tokens].float() - batch.expected(**expect)[:num_tokens].float()).abs().max()
+    # NOTE: NaN compares false.
+    assert difference <= TOLERANCE[batch.q.dtype]
+    assert out[num_tokens:].isnan().all(), "rows of no sequence were written"
+
+
+DECODES = [(1, 1), (1, 16), (1, 17), (1, 70)]
+MIXED = [(1, 40), (1, 1), (5, 5), (33, 33), (3, 66), (20, 47)]
+
+
+class TestShapes:
+    @pytest.mark.parametrize("dtype", TOLERANCE)
+    @pytest.mark.parametrize("lens", [DECODES, MIXED], ids=["decodes", "mixed"])
+    def test_dtypes(self, lens: list[tuple[int, int]], dtype: torch.dtype) -> None:
+        check(make_batch(lens, dtype=dtype))
+
+    @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+    def test_head_dims(self, head_dim: int) -> None:
+        check(make_batch([(1, 20), (6, 35)], heads=2, kv_heads=1, head_dim=head_dim), tile=SMALL)
+
+    @pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 14, 16, 24])
+    def test_query_heads_of_a_kv_head(self, group: int) -> None:
+        check(make_batch([(1, 20), (1, 3)], heads=2 * group), tile=SMALL)
+        check(make_batch([(1, 20), (7, 35), (2, 2)], heads=group, kv_heads=1), tile=SMALL)
+
+    @pytest.mark.parametrize("block_size", [16, 32, 64])
+    @pytest.mark.parametrize("keys", [16, 32, 64])
+    def test_tiles_within_and_over_blocks(self, block_size: int, keys: int) -> None:
+        lens = [(1, 1), (1, block_size), (2, block_size + 1), (9, 3 * block_size - 1)]
+        check(make_batch(lens, block_size=block_size, kv_heads=1), tile=Tile(16, keys, 4, 1, 1))
+
+    def test_a_cache_with_its_heads_side_by_side(self) -> None:
+        batch = make_batch(MIXED)
+        batch.k_cache, batch.v_cache = batch.k_cache.contiguous(), batch.v_cache.contiguous()
+        check(batch)
+
+    def test_an_output_is_made_where_none_is_given(self) -> None:
+        batch = make_batch(DECODES)
+        out = paged_attention(**vars(batch), scale=batch.scale)
+        assert out.is_contiguous()
+        torch.testing.assert_close(out, batch.expected(), rtol=0, atol=TOLERANCE[torch.float32])
+
+    def test_a_strided_output(self) -> None:
+        batch = make_batch(MIXED)
+        wide = torch.full((batch.q.shape[0], 3, *batch.q.shape[1:]), torch.nan)
+        paged_attention(**vars(batch), scale=batch.scale, out=wide[:, 1])
+        torch.testing.assert_close(wide[:, 1], batch.expected(), rtol=0, atol=TOLERANCE[torch.float32])
+        assert wide[:, ::2].isnan().all()
+
+    def test_no_token(self) -> None:
+        batch = make_batch([(1, 1)])
+        batch.q = batch.q[:0]
+        assert batch.run().shape == (0, 4, 64)
+
+
+class TestMasks:
+    @pytest.mark.parametrize("window", [1, 5, 16, 33, 1000])
+    @pytest.mark.parametrize("tile", [SMALL, WIDE], ids=["small", "wide"])
+    def test_sliding_window(self, window: int, tile: Tile) -> None:
+        check(make_batch([(1, 70), (1, 3), (40, 90), (20, 20)]), tile=tile, expect={"sliding_window": window})
+
+    def test_sliding_window_of_decodes_in_segments(self) -> None:
+        check(make_batch([(1, 270), (1, 3)]), num_splits=3, expect={"sliding_window": 200})
+
+    def test_keys_left_of_the_window_are_not_read(self) -> None:
+        batch = make_batch([(1, 70)])
+        batch.block_tables[0, :3] = 0
+        check(batch, expect={"sliding_window": 70 - 48})
+
+    @pytest.mark.parametrize("soft_cap", [0.5, 30.0])
+    def test_soft_cap(self, soft_cap: float) -> None:
+        batch = make_batch([(1, 40), (9, 30)])
+        batch.q = batch.q * 4
+        check(batch, expect={"soft_cap": soft_cap})
+
+    @pytest.mark.parametrize("num_splits", [1, 3])
+    def test_a_row_without_keys_is_zero(self, num_splits: int) -> None:
+        batch = make_batch([(1, 40), (1, 0), (1, 0)])
+        check(batch, num_splits=num_splits)
+        assert (batch.run(num_splits=num_splits)[1:] == 0).all()
+
+    @pytest.mark.parametrize("num_splits", [1, 2])
+    def test_more_queries_than_keys(self, num_splits: int) -> None:
+        batch = make_batch([(9, 9), (1, 12)])
+        batch.seq_lens[0] = 4
+        check(batch, num_splits=num_splits, tile=SMALL)
+
+    def test_rows_of_no_sequence_are_left(self) -> None:
+        check(make_batch(DECODES, padding=3))
+        check(make_batch(MIXED, padding=5))
+        check(make_batch(DECODES, padding=3), num_splits=2)
+
+    def test_padded_sequences_of_a_bucket(self) -> None:
+        batch = make_batch([(1, 40), (1, 1), (1, 1)])
+        batch.block_tables[1:] = 0
+        batch.k_cache[0] = 0.5
+        batch.v_cache[0] = 0.25
+        check(batch)
+        assert (batch.run()[1:] == 0.25).all()
+
+    def test_a_sequence_without_queries(self) -> None:
+        check(make_batch([(1, 40), (0, 20), (1, 7)]))
+        check(make_batch([(7, 40), (0, 20), (9, 17)]), tile=SMALL)
+
+
+class TestSplits:
+    @pytest.mark.parametrize("num_splits", [2, 7])
+    def test_E9_split_equals_unsplit(self, num_splits: int) -> None:
+        batch = make_batch([(1, 1), (1, 15), (1, 16), (1, 17), (1, 4097)], heads=2, kv_heads=1)
+        whole = batch.run(num_splits=1)
+        split = batch.run(num_splits=num_splits)
+        assert not split.isnan().any()
+        torch.testing.assert_close(split, whole, rtol=0, atol=2e-6)
+        check(batch, num_splits=num_splits)
+
+    def test_E9_in_bfloat16(self) -> None:
+        lens = [(1, 1), (1, 15), (1, 16), (1, 17), (1, 4097)]
+        check(make_batch(lens, heads=2, kv_heads=1, dtype=torch.bfloat16), num_splits=5)
+
+    def test_more_segments_than_keys(self) -> None:
+        check(make_batch(DECODES[-2:], heads=1, kv_heads=1), num_splits=MAX_SPLITS)
+
+    def test_prefill_in_segments(self) -> None:
+        check(make_batch([(20, 300), (1, 30), (5, 5)], heads=6), num_splits=2, tile=WIDE)
+
+    @pytest.mark.parametrize("num_splits", [0, MAX_SPLITS + 1])
+    def test_a_number_out_of_range_is_refused(self, num_splits: int) -> None:
+        with pytest.raises(ValueError, match="num_splits must be from 1"):
+            make_batch(DECODES).run(num_splits=num_splits)
+
+
+class TestChoiceOfSplits:
+    DEVICE = Device("hopper", 132)
+    TILE = Tile(16, 64, 4, 4, 2)
+
+    @pytest.mark.parametrize(
+        ("batch", "kv_heads", "max_keys", "splits"),
+        [
+            (1, 8, 100, 1),  # too short for two segments
+            (1, 8, 1024, 8),  # segments of 128 keys
+            (1, 8, 32768, 32),  # 256 programs for 264 places
+            (32, 8, 4096, 1),  # the same without splits
+            (48, 8, 4096, 2),  # 384 leave half of their second wave idle, 768 do not
+            (256, 8, 4096, 1),
+            (1, 1, 1 << 20, 122),
+        ],
+    )
+    def test_choice(self, batch: int, kv_heads: int, max_keys: int, splits: int) -> None:
+        assert choose_splits(self.DEVICE, self.TILE, batch * kv_heads, max_keys) == splits
+
+    def test_it_is_taken_where_none_is_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = []
+        monkeypatch.setattr(module, "choose_splits", lambda *arguments: seen.append(arguments) or 3)
+        check(make_batch(DECODES))
+        check(make_batch(DECODES), expect={"sliding_window": 20})
+        assert [arguments[2:] for arguments in seen] == [(8, 70), (8, 21)]
+
+
+class TestRefusals:
+    def test_caches_of_unequal_strides(self) -> None:
+        batch = make_batch(DECODES)
+        batch.k_cache = batch.k_cache.contiguous()
+        with pytest.raises(ValueError, match="equal strides"):
+            batch.run()
+
+    def test_blocks_that_no_tile_fits(self) -> None:
+        with pytest.raises(ValueError, match="block_size 24"):
+            make_batch([(1, 5)], block_size=24).run()
+
+    def test_scale(self) -> None:
+        batch = make_batch(DECODES)
+        with pytest.raises(ValueError, match="scale must be positive"):
+            paged_attention(**vars(batch), scale=0.0)
+
+
+def random_case(seed: int) -> tuple[Batch, dict[str, Any], dict[str, Any]]:
+    """A batch, what it expects, and how the kernel works it out."""
+    rng = random.Random(seed)
+    longest = rng.choice([4, 40, 150])
+    lens = []
+    for _ in range(rng.randint(1, 6)):
+        seq_len = rng.randint(1, longest)
+        lens.append((rng.choice([1, 1, rng.randint(1, seq_len)]), seq_len))
+    if rng.random() < 0.3:
+        lens = [(1, seq_len) for _, seq_len in lens]
+    kv_heads = rng.choice([1, 2, 3])
+    batch = make_batch(
+        lens,
+        heads=kv_heads * rng.choice([1, 2, 3, 4, 6, 7, 8]),
+        kv_heads=kv_heads,
+        head_dim=rng.choice([64, 80, 128]),
+        block_size=rng.choice([16, 32, 64]),
+        dtype=rng.choice([torch.float32, torch.bfloat16]),
+        padding=rng.choice([0, 0, 3]),
+        seed=seed,
+    )
+    expect: dict[str, Any] = {}
+    if rng.random() < 0.4:
+        expect["sliding_window"] = rng.randint(1, longest + 5)
+    if rng.random() < 0.3:
+        expect["soft_cap"] = rng.choice([1.0, 20.0])
+    options = {
+        "num_splits": rng.choice([None, 1, 2, 5]),
+        "tile": Tile(rng.choice([16, 32, 64]), rng.choice([16, 32, 64]), 4, 1, 1),
+    }
+    return batch, expect, options
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_batches(seed: int) -> None:
+    batch, expect, options = random_case(seed)
+    check(batch, expect=expect, **options)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(25, 400))
+def test_many_random_batches(seed: int) -> None:
+    batch, expect, options = random_case(seed)
+    check(batch, expect=expect, **options)
