@@ -18,6 +18,9 @@ PROVISIONAL_BLOCKS = 16
 _CHUNK_LENGTHS = (2, 3, 5, 9, 17, 33, 65, 129, 257, 1025)
 """Prefill chunks on either side of every tile of the attention kernel."""
 
+_LONG = 8192
+"""Keys of a long sequence: more than this many launch nothing else."""
+
 _GREEDY: dict[str, Any] = {"temperature": 0.0}
 _SAMPLING: tuple[dict[str, Any], ...] = (
     {},
@@ -69,13 +72,15 @@ class DeviceWarmUp:
         """One of every kind."""
         longest = min(self._config.step_tokens, self._context - 1)
         lengths = sorted({length for length in _CHUNK_LENGTHS if length < longest} | {longest})
-        early, late = 0, self._context - 1
+        early, late = 0, min(self._context - 1, max(longest, _LONG))
         plans = self.largest()
         for length in lengths:
             plans += [self._step([(start, length)], _GREEDY) for start in {early, late - length}]
         most = min(self._config.max_num_seqs, self._config.step_tokens)
         for count in sorted({min(count, most) for count in (1, 2, 3, 16, 17, most)}):
-            plans += [self._step([(start, 1)] * count, _GREEDY) for start in {early, late - 1}]
+            plans += [
+                self._step([(start, 1)] * count, _GREEDY) for start in ({early, late - 1} if count < 4 else {early})
+            ]
         if most > 1 and longest > 1:
             decode, chunk = (late - 1, 1), (early, longest - 1)
             plans += [self._step([decode, chunk], _GREEDY), self._step([decode, decode, (early, 2)][:most], _GREEDY)]

@@ -1,0 +1,68 @@
+"""Records which variants of which Triton kernels are launched, and runs none of them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime import interpreter
+
+from engine.sampling import device_sampler
+from kernels import paged_attention, tiles
+
+Variant = tuple[object, ...]
+
+
+class Launches:
+    """variants: what Triton would have compiled.
+
+    An argument decides about that as Triton's documentation of `triton.jit` says: compile-time constants and types by
+    their values; whole numbers by being 1, or divisible by 16; pointers by being divisible by 16.
+    """
+
+    def __init__(self) -> None:
+        self.variants: set[Variant] = set()
+
+    def note(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        bound = inspect.signature(kernel.fn).bind(*args, **{k: v for k, v in options.items() if k in kernel.arg_names})
+        bound.apply_defaults()
+        parameters = inspect.signature(kernel.fn).parameters
+        plain = set(kernel.kwargs.get("do_not_specialize") or ())
+        unaligned = set(kernel.kwargs.get("do_not_specialize_on_alignment") or ())
+        key: list[object] = [kernel.fn.__name__]
+        for name, value in bound.arguments.items():
+            if "constexpr" in str(parameters[name].annotation):
+                key.append((name, value))
+            else:
+                key.append((name, _kind(value, name in plain, name in plain | unaligned)))
+        key += sorted((k, v) for k, v in options.items() if k not in kernel.arg_names and k not in {"grid", "warmup"})
+        self.variants.add(tuple(key))
+
+
+def _kind(value: Any, is_plain: bool, is_unaligned: bool) -> object:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, is_unaligned or value.data_ptr() % 16 == 0
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        width = "i32" if -(2**31) <= value < 2**31 else "i64"
+        if value == 1 and not is_plain:
+            return 1
+        return width, not is_unaligned and value % 16 == 0
+    return type(value)
+
+
+def record_launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """From now on kernels are noted instead of run, as if on an H200. Every sampled token is 0."""
+    launches = Launches()
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        launches.note(self, args, options)
+
+    sample = device_sampler.sample_tokens
+    monkeypatch.setattr(interpreter.InterpretedFunction, "run", run)
+    monkeypatch.setattr(paged_attention, "device_of", lambda _device: tiles.Device("hopper", 132))
+    monkeypatch.setattr(device_sampler, "sample_tokens", lambda *args, **kwargs: sample(*args, **kwargs).zero_())
+    return launches
