@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, GridPos
 
 from grafana.links import UIDS, dashboard, doc
 from grafana.panels import Builder
-from grafana.variables import SOURCE, datasource, inferenceservice, namespace, pod
+from grafana.variables import SOURCE, datasource, inferenceservice, namespace, one_inferenceservice, pod
 
 COLUMNS = 24
 
@@ -51,7 +51,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Board:
-    """Everything of one dashboard. variables: beside those that all have."""
+    """Everything of one dashboard. variables: beside those that all have. one_service: it shows one at a time."""
 
     title: str
     description: str
@@ -59,6 +59,7 @@ class Board:
     since: str
     variables: Sequence[Builder] = ()
     events: Sequence[Event] = ()
+    one_service: bool = False
     tags: Sequence[str] = field(default=("pagedserve",))
 
     @property
@@ -83,7 +84,8 @@ class Board:
         made = made.tooltip(DashboardCursorSync.CROSSHAIR).timepicker(
             TimePicker().refresh_intervals(["10s", "30s", "1m", "5m", "15m"])
         )
-        for variable in (datasource(), namespace(), inferenceservice(), pod(), *self.variables):
+        service = one_inferenceservice() if self.one_service else inferenceservice()
+        for variable in (datasource(), namespace(), service, pod(), *self.variables):
             made = made.with_variable(variable)
         for event in self.events:
             query = AnnotationQuery().name(event.name).datasource(SOURCE).enable(True).icon_color(event.color)

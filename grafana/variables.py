@@ -12,6 +12,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
+_SERVICES = 'label_values(pagedserve_engine_up{namespace=~"$namespace"}, inferenceservice)'
 ALL = VariableOption(selected=True, text="All", value="$__all")
 
 
@@ -25,8 +26,13 @@ def namespace() -> QueryVariable:
 
 def inferenceservice() -> QueryVariable:
     """NOTE: its "All" is the list of its values: names of services also select Deployments, and `.+` would take any."""
-    query = 'label_values(pagedserve_engine_up{namespace=~"$namespace"}, inferenceservice)'
-    return _query("inferenceservice", "InferenceService", query)
+    return _query("inferenceservice", "InferenceService", _SERVICES)
+
+
+def one_inferenceservice() -> QueryVariable:
+    """For a dashboard that compares within a service: the first one, until another is chosen."""
+    made = QueryVariable("inferenceservice").label("InferenceService").datasource(SOURCE).query(_SERVICES)
+    return made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
 
 
 def pod() -> QueryVariable:

@@ -425,6 +425,7 @@ def compare_versions() -> Board:
         description="Two versions of a service beside each other. A version is a ReplicaSet: a canary's Deployment has "
         "its own, and so has every roll-out of one Deployment. Choose which is which in the head.",
         since="1h",
+        one_service=True,
         variables=(
             revision(
                 STABLE, "Stable", "ReplicaSets of the version that is to be replaced", VariableSort.ALPHABETICAL_ASC

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,6 +97,12 @@ def healthy_page(pods: Sequence[str], scaler: Scaler = Scaler()) -> str:
     return "\n".join(lines) + "\n"
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a scrape that Prometheus gave up
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class Exporter:
     """Serves `page` as /metrics on a port of loopback that the system chooses."""
 
@@ -115,7 +122,7 @@ class Exporter:
             def log_message(self, *words: object) -> None:
                 """Silent: a line a second would bury a failing test's output."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
 
     @property

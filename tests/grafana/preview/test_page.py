@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from grafana.catalogue import FOLDER
-from grafana.preview.page import WIDTH, draw
+from grafana.preview.page import UNIT, WIDTH, draw
 from grafana.preview.source import Series, Source
 
 DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
@@ -57,13 +57,15 @@ def test_without_data_panels_say_so(uid: str, tmp_path: Path) -> None:
 
 
 def test_a_collapsed_row_opens_and_moves_what_is_below(tmp_path: Path) -> None:
+    engine = DASHBOARDS["pagedserve-engine"]
+    rows = [panel for panel in engine["panels"] if panel.get("collapsed")]
     heights = []
     for expand in (False, True):
-        drawn = draw(DASHBOARDS["pagedserve-engine"], MadeUp(), tmp_path / "a.png", expand=expand)
+        drawn = draw({**engine, "panels": rows}, MadeUp(), tmp_path / "a.png", expand=expand)
         with Image.open(tmp_path / "a.png") as picture:
             heights.append(picture.height)
         assert (90 in {one.panel_id for one in drawn}) == expand
-    assert heights[1] > heights[0]
+    assert heights[1] == heights[0] + 2 * 8 * UNIT
 
 
 def test_a_broken_answer_is_not_drawn_over(tmp_path: Path) -> None:
