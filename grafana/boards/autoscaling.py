@@ -96,7 +96,8 @@ def _now() -> list[Builder]:
 def _decision() -> Section:
     asked = of_hpa(
         f"{hpa('status_target_metric', AVERAGE)}\n  / {hpa('spec_target_metric', AVERAGE)}\n"
-        f"  * on (namespace, horizontalpodautoscaler) group_left ()\n  {hpa('status_current_replicas')}",
+        "  * on (namespace, horizontalpodautoscaler) group_left ()\n"
+        f"  max by (namespace, horizontalpodautoscaler) ({hpa('status_current_replicas')})",
         f"{BY_SERVICE}, metric_name",
     )
     return Section(

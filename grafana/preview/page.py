@@ -16,7 +16,7 @@ from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
 from grafana.preview import shapes
-from grafana.preview.source import Series, Source
+from grafana.preview.source import Source
 from grafana.preview.style import BACKGROUND, BORDER, FAINT, PANEL, TEXT
 from grafana.preview.template import Template, resolve, values_of
 
@@ -192,8 +192,3 @@ def _marks(event: Mapping[str, Any], source: Source, template: Template) -> list
 def _short(text: str, width: float) -> str:
     room = int(width / 7.4)
     return text if len(text) <= room else text[: room - 1] + "…"
-
-
-def has_data(answers: Sequence[tuple[Mapping[str, Any], Sequence[Series]]]) -> bool:
-    """Whether any of a panel's queries has a sample."""
-    return any(series.samples for _, found in answers for series in found)

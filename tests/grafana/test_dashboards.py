@@ -17,6 +17,7 @@ from grafana.boards import signals
 from grafana.boards.slo import OBJECTIVES
 from grafana.catalogue import FOLDER, boards, write
 from grafana.links import DOCS, RUNBOOKS, UIDS
+from predictor.flags import FLAGS
 from tests.grafana.linter import RULES, Dashboard, Rule, panels, targets
 from tests.manifests.kustomize import REPOSITORY
 
@@ -188,6 +189,20 @@ def test_the_autoscaling_dashboard_has_the_queries_of_the_scaled_object() -> Non
     used = [one.expr for one in targets(DASHBOARDS["pagedserve-autoscaling"])]
     for query in (signals.REQUESTS, signals.KV_USAGE):
         assert any(query in expr for expr in used)
+
+
+def test_descriptions_name_flags_that_exist() -> None:
+    text = " ".join(panel["description"] for dashboard in DASHBOARDS.values() for panel in panels(dashboard))
+    named = set(re.findall(r"--([a-z_]+)", text))
+    assert named
+    assert named <= {flag.name for flag in FLAGS}
+
+
+def test_descriptions_name_alerts_that_exist() -> None:
+    text = " ".join(panel["description"] for dashboard in DASHBOARDS.values() for panel in panels(dashboard))
+    named = set(re.findall(r"\bPagedServe\w+", text))
+    assert named
+    assert named <= {rule["alert"] for rule in alert_rules()}
 
 
 def test_docs_name_the_dashboards() -> None:
