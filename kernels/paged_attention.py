@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import product
 
@@ -10,117 +9,12 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.tiles import DECODE_ROWS, INTERPRETER, Device, Tile, attention_tile, device_of, family_of
+from kernels.attention_splits import MAX_SPLITS, MIN_SEGMENT, choose_splits, reduce_splits
+from kernels.online_softmax import attend
+from kernels.tiles import DECODE_ROWS, INTERPRETER, Tile, attention_tile, device_of, family_of
 from kernels.variant import CAPABILITIES, KernelVariant
 
 LOG2_E = 1.4426950408889634
-MIN_SEGMENT = 128
-"""Fewest keys of a segment: below, its partial result costs more than the split gains."""
-MAX_SPLITS = 128
-MAX_WAVES = 4
-"""Programs beyond so many for each place are not split: their last wave costs little."""
-REDUCE_CHUNK = 16
-
-
-@triton.jit
-def _load_blocks(table, tile, end_key, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Cache blocks of a tile's keys: one for all where the tile lies within a block, else one a key."""
-    keys = tile * BLOCK_N
-    if BLOCK_N > BLOCK_SIZE:
-        keys += tl.arange(0, BLOCK_N)
-    return tl.load(table + keys // BLOCK_SIZE, mask=keys < end_key, other=0)
-
-
-@triton.jit
-def _attend(
-    acc,
-    row_max,
-    row_sum,
-    q,
-    k_cache,
-    v_cache,
-    table,
-    stride_block,
-    stride_slot,
-    positions,
-    first_tile,
-    last_tile,
-    first_key,
-    end_key,
-    scale,
-    soft_cap,
-    window,
-    MASKED: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_SOFT_CAP: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    EVICT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
-    """One stretch of the online softmax (Milakov and Gimelshein 2018), over tiles [first_tile, last_tile) of keys.
-
-    MASKED: some row does not see some key of these tiles. Keys outside [first_key, end_key) are not loaded.
-    """
-    offs_n = tl.arange(0, BLOCK_N)
-    offs_d = tl.arange(0, BLOCK_D)
-    # NOTE: the block ids are loaded a turn ahead, so that the addresses of a tile never wait for them.
-    blocks = _load_blocks(table, first_tile, end_key, BLOCK_SIZE, BLOCK_N)
-    for tile in range(first_tile, last_tile):
-        keys = tile * BLOCK_N + offs_n
-        offsets = blocks.to(tl.int64) * stride_block + (keys % BLOCK_SIZE) * stride_slot
-        blocks = _load_blocks(table, tile + 1, end_key, BLOCK_SIZE, BLOCK_N)
-        offsets = offsets[:, None] + offs_d[None, :]
-        # NOTE: a slot that was never written may hold NaN, and 0 times NaN is NaN: it must not be loaded at all.
-        if MASKED:
-            written = keys < end_key
-            if HAS_WINDOW:
-                written &= keys >= first_key
-            loaded = written[:, None]
-            if HEAD_DIM < BLOCK_D:
-                loaded = loaded & (offs_d < HEAD_DIM)[None, :]
-            k = tl.load(k_cache + offsets, mask=loaded, other=0.0, eviction_policy=EVICT)
-            v = tl.load(v_cache + offsets, mask=loaded, other=0.0, eviction_policy=EVICT)
-        elif HEAD_DIM == BLOCK_D:
-            k = tl.load(k_cache + offsets, eviction_policy=EVICT)
-            v = tl.load(v_cache + offsets, eviction_policy=EVICT)
-        else:
-            k = tl.load(k_cache + offsets, mask=(offs_d < HEAD_DIM)[None, :], other=0.0, eviction_policy=EVICT)
-            v = tl.load(v_cache + offsets, mask=(offs_d < HEAD_DIM)[None, :], other=0.0, eviction_policy=EVICT)
-
-        if UPCAST:
-            k = k.to(tl.float32)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-        if HAS_SOFT_CAP:
-            # tanh(x) = sign(x) (1 - e) / (1 + e) with e = exp(-2 |x|), which cannot overflow.
-            power = tl.exp2(-tl.abs(scores) * scale)
-            scores = tl.where(scores < 0.0, -soft_cap, soft_cap) * (1.0 - power) / (1.0 + power)
-            factor = 1.4426950408889634
-        else:
-            factor = scale
-        if MASKED:
-            seen = keys[None, :] <= positions[:, None]
-            if HAS_WINDOW:
-                seen &= keys[None, :] > positions[:, None] - window
-            scores = tl.where(seen, scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, 1) * factor)
-        shift = new_max
-        if MASKED:
-            # NOTE: a row that has seen no key yet has the maximum -inf, and -inf - -inf is NaN.
-            shift = tl.where(new_max == float("-inf"), 0.0, new_max)
-        weights = tl.exp2(scores * factor - shift[:, None])
-        decay = tl.exp2(row_max - shift)
-        row_sum = row_sum * decay + tl.sum(weights, 1)
-        weights = weights.to(v.dtype)
-        if UPCAST:
-            weights = weights.to(tl.float32)
-            v = v.to(tl.float32)
-        acc = tl.dot(weights, v, acc * decay[:, None], input_precision=PRECISION)
-        row_max = new_max
-    return acc, row_max, row_sum
 
 
 @triton.jit(
@@ -255,18 +149,18 @@ def paged_attention_kernel(
         if HAS_WINDOW:
             full_start = tl.maximum(tl.cdiv(tl.maximum(last_position - window + 1, 0), BLOCK_N), first_tile)
             full_start = tl.minimum(full_start, last_tile)
-            acc, row_max, row_sum = _attend(
+            acc, row_max, row_sum = attend(
                 acc, row_max, row_sum, q_tile, k_cache, v_cache, table, stride_block, stride_slot, positions,
                 first_tile, full_start, first_key, end_key, scale, soft_cap, window,
                 True, HAS_WINDOW, HAS_SOFT_CAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, "", PRECISION, UPCAST,
             )  # fmt: skip
         full_end = tl.maximum(tl.minimum((first_position + 1) // BLOCK_N, last_tile), full_start)
-        acc, row_max, row_sum = _attend(
+        acc, row_max, row_sum = attend(
             acc, row_max, row_sum, q_tile, k_cache, v_cache, table, stride_block, stride_slot, positions,
             full_start, full_end, first_key, end_key, scale, soft_cap, window,
             False, HAS_WINDOW, HAS_SOFT_CAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, "", PRECISION, UPCAST,
         )  # fmt: skip
-    acc, row_max, row_sum = _attend(
+    acc, row_max, row_sum = attend(
         acc, row_max, row_sum, q_tile, k_cache, v_cache, table, stride_block, stride_slot, positions,
         full_end, last_tile, first_key, end_key, scale, soft_cap, window,
         True, HAS_WINDOW, HAS_SOFT_CAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N,
@@ -282,63 +176,6 @@ def paged_attention_kernel(
     else:
         out_offsets = tokens * stride_out_token + heads * stride_out_head
         tl.store(out + out_offsets[:, None] + offs_d[None, :], acc.to(out.dtype.element_ty), mask=in_row)
-
-
-@triton.jit(do_not_specialize=["num_seqs", "num_splits"], do_not_specialize_on_alignment=["query_starts"])
-def paged_attention_reduce_kernel(
-    out,
-    partial_out,
-    partial_lse,
-    query_starts,
-    num_seqs,
-    num_splits,
-    stride_out_token,
-    stride_out_head,
-    NUM_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    MAX_SPLITS: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """One program: the segments of one head of one token, weighted by their sums of exponentials."""
-    row = tl.program_id(0)
-    token = (row // NUM_HEADS).to(tl.int64)
-    head = row % NUM_HEADS
-    if token >= tl.load(query_starts + num_seqs):
-        return
-    first = row.to(tl.int64) * num_splits
-    every = tl.arange(0, MAX_SPLITS)
-    every_lse = tl.load(partial_lse + first + every, mask=every < num_splits, other=float("-inf"))
-    largest = tl.max(every_lse, 0)
-    largest = tl.where(largest == float("-inf"), 0.0, largest)
-    total = tl.sum(tl.exp2(every_lse - largest), 0)
-
-    offs_d = tl.arange(0, BLOCK_D)
-    acc = tl.zeros([BLOCK_D], tl.float32)
-    for start in range(0, num_splits, CHUNK):
-        splits = start + tl.arange(0, CHUNK)
-        lse = tl.load(partial_lse + first + splits, mask=splits < num_splits, other=float("-inf"))
-        # NOTE: a segment without keys has written no partial result.
-        written = (lse > float("-inf"))[:, None] & (offs_d < HEAD_DIM)[None, :]
-        part = tl.load(partial_out + (first + splits)[:, None] * HEAD_DIM + offs_d[None, :], mask=written, other=0.0)
-        acc += tl.sum(part * tl.exp2(lse - largest)[:, None], 0)
-    acc = acc / tl.where(total == 0.0, 1.0, total)
-    offsets = token * stride_out_token + head * stride_out_head + offs_d
-    tl.store(out + offsets, acc.to(out.dtype.element_ty), mask=offs_d < HEAD_DIM)
-
-
-def choose_splits(device: Device, tile: Tile, num_programs: int, max_keys: int) -> int:
-    """Segments of the keys that fill the device: as few as come within 5 % of the best use of its last wave.
-
-    num_programs: programs without splits. max_keys: most keys that one of them goes through.
-    """
-    slots = device.num_sms * tile.programs_per_sm
-    for_keys = max(1, max_keys // max(MIN_SEGMENT, tile.keys))
-    for_waves = max(1, -(-MAX_WAVES * slots // num_programs))
-    choices = range(1, min(MAX_SPLITS, for_keys, for_waves) + 1)
-    waves = [num_programs * splits / slots for splits in choices]
-    use = [full / math.ceil(full) for full in waves]
-    return next(splits for splits in choices if use[splits - 1] >= 0.95 * max(use))
 
 
 def paged_attention(
@@ -453,22 +290,7 @@ def paged_attention(
         num_stages=tile.num_stages,
     )
     if num_splits > 1:
-        paged_attention_reduce_kernel[(num_tokens * num_heads,)](
-            out,
-            partial_out,
-            partial_lse,
-            query_starts,
-            num_seqs,
-            num_splits,
-            out.stride(0),
-            out.stride(1),
-            NUM_HEADS=num_heads,
-            HEAD_DIM=head_dim,
-            BLOCK_D=block_d,
-            MAX_SPLITS=MAX_SPLITS,
-            CHUNK=REDUCE_CHUNK,
-            num_warps=4,
-        )
+        reduce_splits(out, partial_out, partial_lse, query_starts, num_seqs, num_splits)
     return out
 
 
@@ -477,7 +299,6 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
     for capability in CAPABILITIES:
         for decode, split in product((True, False), (True, False)):
             yield _variant(capability, decode=decode, split=split)
-    yield _reduce_variant("bf16", 128)
     if not full:
         return
     shapes = (
@@ -487,8 +308,11 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
         ("fp16", 128, 32),
         ("bf16", 128, 64),
         ("bf16", 256, 16),
+        ("fp32", 64, 16),
+        ("fp32", 80, 32),
+        ("fp32", 128, 16),
+        ("fp32", 256, 64),
     )
-    shapes += (("fp32", 64, 16), ("fp32", 80, 32), ("fp32", 128, 16), ("fp32", 256, 64))
     uses = ((False, 4, False), (False, 7, True), (True, 1, False), (True, 16, True))
     for capability, decode, shape, use in product((89, *CAPABILITIES), (True, False), shapes, uses):
         dtype, head_dim, block_size = shape
@@ -503,8 +327,6 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
             group=group,
             options=options,
         )
-    for dtype, head_dim in product(("bf16", "fp16", "fp32"), (64, 80, 256)):
-        yield _reduce_variant(dtype, head_dim)
 
 
 def _variant(
@@ -537,8 +359,8 @@ def _variant(
         "PRECISION": "tf32x3" if dtype == "fp32" else "ieee",
         "UPCAST": False,
     }
-    strides = ("stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head")
-    strides += ("stride_block", "stride_slot", "stride_kv_head")
+    rows = ("stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head")
+    strides = (*rows, "stride_block", "stride_slot", "stride_kv_head")
     partial = "*fp32" if split else f"*{dtype}"
     signature = {
         "out": f"*{dtype}",
@@ -571,32 +393,4 @@ def _variant(
         aligned=frozenset(("out", "partial_out", "partial_lse", "q", "k_cache", "v_cache", *strides)),
         spills_allowed=False,
         capabilities=(capability,),
-    )
-
-
-def _reduce_variant(dtype: str, head_dim: int) -> KernelVariant:
-    constants = {
-        "NUM_HEADS": 32,
-        "HEAD_DIM": head_dim,
-        "BLOCK_D": triton.next_power_of_2(head_dim),
-        "MAX_SPLITS": MAX_SPLITS,
-        "CHUNK": REDUCE_CHUNK,
-    }
-    return KernelVariant(
-        name=f"paged_attention_reduce {dtype} head_dim={head_dim}",
-        kernel=paged_attention_reduce_kernel,
-        signature={
-            "out": f"*{dtype}",
-            "partial_out": "*fp32",
-            "partial_lse": "*fp32",
-            "query_starts": "*i32",
-            "num_seqs": "i32",
-            "num_splits": "i32",
-            "stride_out_token": "i32",
-            "stride_out_head": "i32",
-            **dict.fromkeys(constants, "constexpr"),
-        },
-        constants=constants,
-        aligned=frozenset({"out", "partial_out", "partial_lse", "stride_out_token", "stride_out_head"}),
-        spills_allowed=False,
     )

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from kernels import paged_attention as module
-from kernels.paged_attention import MAX_SPLITS, choose_splits, paged_attention
+from kernels.attention_splits import MAX_SPLITS
+from kernels.paged_attention import paged_attention
 from kernels.reference.paged_attention import paged_attention as reference
-from kernels.tiles import Device, Tile
+from kernels.tiles import Tile
 
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """Largest difference from a float32 result, of values around 1. The interpreter cuts bfloat16 off, GPUs round it."""
@@ -228,27 +229,7 @@ class TestSplits:
         with pytest.raises(ValueError, match="num_splits must be from 1"):
             make_batch(DECODES).run(num_splits=num_splits)
 
-
-class TestChoiceOfSplits:
-    DEVICE = Device("hopper", 132)
-    TILE = Tile(16, 64, 4, 4, 2)
-
-    @pytest.mark.parametrize(
-        ("batch", "kv_heads", "max_keys", "splits"),
-        [
-            (1, 8, 100, 1),  # too short for two segments
-            (1, 8, 1024, 8),  # segments of 128 keys
-            (1, 8, 32768, 32),  # 256 programs for 264 places
-            (32, 8, 4096, 1),  # the same without splits
-            (48, 8, 4096, 2),  # 384 leave half of their second wave idle, 768 do not
-            (256, 8, 4096, 1),
-            (1, 1, 1 << 20, 122),
-        ],
-    )
-    def test_choice(self, batch: int, kv_heads: int, max_keys: int, splits: int) -> None:
-        assert choose_splits(self.DEVICE, self.TILE, batch * kv_heads, max_keys) == splits
-
-    def test_it_is_taken_where_none_is_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_choice_is_made_where_none_is_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = []
         monkeypatch.setattr(module, "choose_splits", lambda *arguments: seen.append(arguments) or 3)
         check(make_batch(DECODES))

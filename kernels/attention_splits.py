@@ -1,0 +1,145 @@
+"""Attention whose keys are cut into segments: how many, and the sum of their partial results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.tiles import Device, Tile
+from kernels.variant import KernelVariant
+
+MIN_SEGMENT = 128
+"""Fewest keys of a segment: below, its partial result costs more than the split gains."""
+MAX_SPLITS = 128
+MAX_WAVES = 4
+"""Programs beyond so many for each place are not split: their last wave costs little."""
+CHUNK = 16
+
+
+@triton.jit(do_not_specialize=["num_seqs", "num_splits"], do_not_specialize_on_alignment=["query_starts"])
+def reduce_splits_kernel(
+    out,
+    partial_out,
+    partial_lse,
+    query_starts,
+    num_seqs,
+    num_splits,
+    stride_out_token,
+    stride_out_head,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    MAX_SPLITS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """One program: the segments of one head of one token, weighted by their sums of exponentials."""
+    row = tl.program_id(0)
+    token = (row // NUM_HEADS).to(tl.int64)
+    head = row % NUM_HEADS
+    if token >= tl.load(query_starts + num_seqs):
+        return
+    first = row.to(tl.int64) * num_splits
+    every = tl.arange(0, MAX_SPLITS)
+    every_lse = tl.load(partial_lse + first + every, mask=every < num_splits, other=float("-inf"))
+    largest = tl.max(every_lse, 0)
+    largest = tl.where(largest == float("-inf"), 0.0, largest)
+    total = tl.sum(tl.exp2(every_lse - largest), 0)
+
+    offs_d = tl.arange(0, BLOCK_D)
+    acc = tl.zeros([BLOCK_D], tl.float32)
+    for start in range(0, num_splits, CHUNK):
+        splits = start + tl.arange(0, CHUNK)
+        lse = tl.load(partial_lse + first + splits, mask=splits < num_splits, other=float("-inf"))
+        # NOTE: a segment without keys has written no partial result.
+        written = (lse > float("-inf"))[:, None] & (offs_d < HEAD_DIM)[None, :]
+        part = tl.load(partial_out + (first + splits)[:, None] * HEAD_DIM + offs_d[None, :], mask=written, other=0.0)
+        acc += tl.sum(part * tl.exp2(lse - largest)[:, None], 0)
+    acc = acc / tl.where(total == 0.0, 1.0, total)
+    offsets = token * stride_out_token + head * stride_out_head + offs_d
+    tl.store(out + offsets, acc.to(out.dtype.element_ty), mask=offs_d < HEAD_DIM)
+
+
+def choose_splits(device: Device, tile: Tile, num_programs: int, max_keys: int) -> int:
+    """Segments of the keys that fill the device: as few as come within 5 % of the best use of its last wave.
+
+    num_programs: programs without splits. max_keys: most keys that one of them goes through.
+    """
+    slots = device.num_sms * tile.programs_per_sm
+    for_keys = max(1, max_keys // max(MIN_SEGMENT, tile.keys))
+    for_waves = max(1, -(-MAX_WAVES * slots // num_programs))
+    choices = range(1, min(MAX_SPLITS, for_keys, for_waves) + 1)
+    waves = [num_programs * splits / slots for splits in choices]
+    use = [full / math.ceil(full) for full in waves]
+    return next(splits for splits in choices if use[splits - 1] >= 0.95 * max(use))
+
+
+def reduce_splits(
+    out: torch.Tensor,
+    partial_out: torch.Tensor,
+    partial_lse: torch.Tensor,
+    query_starts: torch.Tensor,
+    num_seqs: int,
+    num_splits: int,
+) -> None:
+    """Writes to out (T, num_heads, head_dim) what the segments of each row come to together.
+
+    partial_out: float32 (T, num_heads, num_splits, head_dim), each the result over its segment alone.
+    partial_lse: float32 (T, num_heads, num_splits), log2 of the segment's sum of exponentials; -inf: no keys, and
+    nothing in partial_out. Rows from query_starts[num_seqs] on are left.
+    """
+    num_tokens, num_heads, head_dim = out.shape
+    reduce_splits_kernel[(num_tokens * num_heads,)](
+        out,
+        partial_out,
+        partial_lse,
+        query_starts,
+        num_seqs,
+        num_splits,
+        out.stride(0),
+        out.stride(1),
+        NUM_HEADS=num_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_D=triton.next_power_of_2(head_dim),
+        MAX_SPLITS=MAX_SPLITS,
+        CHUNK=CHUNK,
+        num_warps=4,
+    )
+
+
+def variants(full: bool = False) -> Iterator[KernelVariant]:
+    """bfloat16 heads of 128; with full the other dtypes and sizes of heads."""
+    for dtype, head_dim in product(("bf16", "fp16", "fp32"), (64, 80, 128, 256)) if full else (("bf16", 128),):
+        yield _variant(dtype, head_dim)
+
+
+def _variant(dtype: str, head_dim: int) -> KernelVariant:
+    constants = {
+        "NUM_HEADS": 32,
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": triton.next_power_of_2(head_dim),
+        "MAX_SPLITS": MAX_SPLITS,
+        "CHUNK": CHUNK,
+    }
+    return KernelVariant(
+        name=f"reduce_splits {dtype} head_dim={head_dim}",
+        kernel=reduce_splits_kernel,
+        signature={
+            "out": f"*{dtype}",
+            "partial_out": "*fp32",
+            "partial_lse": "*fp32",
+            "query_starts": "*i32",
+            "num_seqs": "i32",
+            "num_splits": "i32",
+            "stride_out_token": "i32",
+            "stride_out_head": "i32",
+            **dict.fromkeys(constants, "constexpr"),
+        },
+        constants=constants,
+        aligned=frozenset({"out", "partial_out", "partial_lse", "stride_out_token", "stride_out_head"}),
+        spills_allowed=False,
+    )

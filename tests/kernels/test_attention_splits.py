@@ -1,0 +1,59 @@
+"""How many segments, and their sum."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernels.attention_splits import choose_splits, reduce_splits
+from kernels.tiles import Device, Tile
+
+
+class TestChoiceOfSplits:
+    DEVICE = Device("hopper", 132)
+    TILE = Tile(16, 64, 4, 4, 2)
+
+    @pytest.mark.parametrize(
+        ("batch", "kv_heads", "max_keys", "splits"),
+        [
+            (1, 8, 100, 1),  # too short for two segments
+            (1, 8, 1024, 8),  # segments of 128 keys
+            (1, 8, 32768, 32),  # 256 programs for 264 places
+            (32, 8, 4096, 1),  # the same without splits
+            (48, 8, 4096, 2),  # 384 leave half of their second wave idle, 768 do not
+            (256, 8, 4096, 1),
+            (1, 1, 1 << 20, 122),
+        ],
+    )
+    def test_choice(self, batch: int, kv_heads: int, max_keys: int, splits: int) -> None:
+        assert choose_splits(self.DEVICE, self.TILE, batch * kv_heads, max_keys) == splits
+
+    def test_a_split_keeps_the_places_busy(self) -> None:
+        for num_programs in range(1, 600):
+            splits = choose_splits(self.DEVICE, self.TILE, num_programs, 1 << 20)
+            waves = num_programs * splits / 264
+            assert waves / math.ceil(waves) > 0.8 or splits >= 122
+
+
+def weighted_mean(partial_out: torch.Tensor, partial_lse: torch.Tensor) -> torch.Tensor:
+    weights = torch.exp2(partial_lse - partial_lse.amax(-1, keepdim=True)).nan_to_num(0.0)[..., None]
+    return (weights * partial_out.nan_to_num(0.0)).sum(2) / weights.sum(2).clamp(min=1e-30)
+
+
+@pytest.mark.parametrize("num_splits", [1, 5, 16, 17, 40])
+@pytest.mark.parametrize("head_dim", [64, 80])
+def test_sum_of_segments(num_splits: int, head_dim: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    partial_out = torch.randn(4, 3, num_splits, head_dim, generator=generator)
+    partial_lse = 200 * torch.randn(4, 3, num_splits, generator=generator)
+    empty = torch.rand(4, 3, num_splits, generator=generator) < 0.3
+    empty[1, 1] = True
+    partial_lse[empty] = -torch.inf
+    partial_out[empty] = torch.nan
+    out = torch.full((4, 3, head_dim), torch.nan)
+    reduce_splits(out, partial_out, partial_lse, torch.tensor([0, 2, 3], dtype=torch.int32), 2, num_splits)
+    torch.testing.assert_close(out[:3], weighted_mean(partial_out, partial_lse)[:3], rtol=0, atol=1e-6)
+    assert (out[1, 1] == 0).all()
+    assert out[3].isnan().all(), "a row of no sequence was written"
