@@ -14,7 +14,7 @@ TILE = 1024
 """Elements of a program."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slot_mapping"])
 def _kv_write_kernel(
     k,
     v,
@@ -121,5 +121,5 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
                     },
                     constants=constants,
                     num_warps=_num_warps(constants),
-                    aligned=frozenset((*pointers, "slot_mapping", *strides)),
+                    aligned=frozenset((*pointers, *strides)),
                 )

@@ -63,7 +63,7 @@ def _rotary_kernel(
     tl.store(x_heads + HALF + lanes, second, mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slot_mapping"])
 def _rotary_kv_write_kernel(
     qk,
     v,
@@ -242,5 +242,5 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
                     },
                     constants={"BLOCK_SIZE": block_size, **constants},
                     num_warps=_num_warps(constants),
-                    aligned=frozenset((*pointers, "slot_mapping", *strides, *angle_strides)),
+                    aligned=frozenset((*pointers, *strides, *angle_strides)),
                 )
