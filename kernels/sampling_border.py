@@ -45,7 +45,7 @@ def find_kept(own, values, near, near_ids, is_short, count, vocab_size, largest,
         if kept_ties < ties:
             weight = tl.exp(-high.to(tl.float32, bitcast=True)).to(tl.float64)
             high_mass = low_mass + kept_ties * weight
-        total = high_mass
+        total = tl.maximum(high_mass, 1.0)
         low = high * 0 - 1
         low_count = high * 0
         low_mass = high_mass * 0.0

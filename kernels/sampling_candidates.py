@@ -12,7 +12,6 @@ import triton.language as tl
 from kernels.noise import CHUNK
 from kernels.sampling_row import (
     COLUMNS,
-    LARGEST_FLOAT,
     TOP_K,
     TOP_P,
     distances,
@@ -28,6 +27,8 @@ CANDIDATES = tl.constexpr(4096)
 """Tokens copied at most."""
 SPREAD = tl.constexpr(32.0)
 """Logits further than this below their chunk's largest count as this far in the choice of the distances."""
+LARGEST_TERM = tl.constexpr(1e30)
+"""Keeps their sum finite."""
 PLANS = tl.constexpr(8)
 """Entries of a row's plan, float64:
 0  number of copied tokens, −1 where they were too many
@@ -44,8 +45,8 @@ PLANS = tl.constexpr(8)
 @triton.jit
 def sum_for_mean(values, largest, is_token):
     """A chunk's part of the row's mean logit, which the furthest bucket reaches to."""
-    floor = tl.minimum(tl.maximum(largest, -LARGEST_FLOAT), LARGEST_FLOAT) - SPREAD
-    return tl.sum(tl.where(is_token, tl.maximum(values, floor), 0.0))
+    floor = tl.minimum(tl.maximum(largest, -LARGEST_TERM), LARGEST_TERM) - SPREAD
+    return tl.sum(tl.where(is_token, tl.minimum(tl.maximum(values, floor), LARGEST_TERM), 0.0))
 
 
 @triton.jit
@@ -75,7 +76,6 @@ def bucket_kernel(
         sums = tl.load(chunk_sums + row * num_chunks + chunks, chunks < num_chunks, other=0.0)
         # NOTE: later kernels read the span that chunk 0 stores: made anew, the sum could round differently there.
         span = tl.maximum(largest - tl.sum(sums) / vocab_size, 0.0)
-        span = tl.where(span == span, span, 0.0)
         if chunk == 0:
             tl.store(spans + row, span)
         token_ids = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -121,7 +121,8 @@ def copy_kernel(
         row_counts = tl.sum(counts, axis=0)
         row_masses = tl.sum(tl.load(bucket_masses + places, is_chunk, other=0.0).to(tl.float64), axis=0)
         masses = tl.load(chunk_masses + row * num_chunks + chunks, chunks < num_chunks, other=0.0)
-        total = tl.sum(masses.to(tl.float64))
+        # NOTE: the likeliest token weighs 1, so it is less only where there is nothing to draw.
+        total = tl.maximum(tl.sum(masses.to(tl.float64)), 1.0)
         suffices = tl.where(
             has_rank(own, vocab_size),
             row_counts >= tl.load(own + TOP_K),

@@ -15,17 +15,17 @@ def exponential_noise(
     seeds: torch.Tensor, indices: torch.Tensor, positions: torch.Tensor, vocab_size: int
 ) -> torch.Tensor:
     """float32 (R, vocab). seeds, indices, positions: int64 (R), the seed's bits as two's complement."""
-    num_blocks = -(-vocab_size // (_LANES * _WORDS)) * _LANES
-    blocks = torch.arange(num_blocks, device=seeds.device).expand(len(seeds), -1)
+    ids = torch.arange(vocab_size, device=seeds.device)
+    chunk = _LANES * _WORDS
+    blocks, block_of_id = torch.unique(ids // chunk * _LANES + ids % _LANES, return_inverse=True)
+    blocks = blocks.expand(len(seeds), -1)
 
     def column(values: torch.Tensor) -> torch.Tensor:
         return (values & _LOW).unsqueeze(1).expand_as(blocks)
 
     counter = (column(positions), column(positions >> 32), column(indices), blocks + 1)
     words = torch.stack(philox(counter, (column(seeds), column(seeds >> 32))))
-    # words, rows, chunks, lanes → rows, chunks, words, lanes: token ids in order
-    by_token = words.view(_WORDS, len(seeds), -1, _LANES).permute(1, 2, 0, 3)
-    return exponential(by_token.reshape(len(seeds), -1)[:, :vocab_size])
+    return exponential(words[ids % chunk // _LANES, :, block_of_id].T)
 
 
 def exponential(words: torch.Tensor) -> torch.Tensor:
