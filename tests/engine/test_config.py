@@ -24,6 +24,14 @@ def test_an_unknown_argument_is_refused_with_the_known_ones() -> None:
         {"enable_prefix_caching": 1},
         {"num_threads": True},
         {"num_threads": 100_000},
+        {"attention_backend": "flash"},
+        {"load_format": "gguf"},
+        {"cuda_graphs": "yes"},
+        {"memory_utilization": 0},
+        {"memory_utilization": 1.5},
+        {"memory_utilization": True},
+        {"memory_utilization": "0.9"},
+        {"max_num_batched_tokens": 0},
     ],
 )
 def test_a_bad_value_is_refused(kwargs: dict[str, object]) -> None:

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from engine import LLM, SamplingParams
+from engine.config import EngineConfig
+from engine.core.engine_core import EngineCore
 from engine.errors import ConfigError, InvalidPromptError, ModelLoadError
 from tests.tiny_models import make_checkpoint
 
@@ -98,12 +100,31 @@ def test_a_bad_argument_is_refused(checkpoint: Path) -> None:
         LLM(model=checkpoint / "absent")
 
 
+def test_the_memory_share_has_the_name_that_other_engines_give_it(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[EngineConfig] = []
+
+    def build(config: EngineConfig, _progress: object) -> EngineCore:
+        seen.append(config)
+        raise ModelLoadError("far enough")
+
+    monkeypatch.setattr("engine.llm.build_engine", build)
+    with pytest.raises(ModelLoadError):
+        LLM(model=checkpoint, gpu_memory_utilization=0.5)
+    assert seen[0].memory_utilization == 0.5
+    with pytest.raises(ConfigError, match="another name of memory_utilization"):
+        LLM(model=checkpoint, gpu_memory_utilization=0.5, memory_utilization=0.5)
+
+
 def test_in_process_it_needs_no_zmq_msgspec_gguf_or_kserve(checkpoint: Path) -> None:
     program = f"""
 import sys
 for name in ("zmq", "msgspec", "gguf", "kserve", "fastapi", "grpc"):
     sys.modules[name] = None  # importing it now raises ImportError
 from engine import LLM, SamplingParams
+from engine.config import EngineConfig
+from engine.core.engine_core import EngineCore
 llm = LLM(model={str(checkpoint)!r}, num_kv_blocks=16, use_tqdm=False, dtype="float32", num_threads=1)
 print(len(llm.generate("hi", SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)[0].outputs[0].token_ids))
 """

@@ -258,3 +258,19 @@ def test_a_config_that_is_printed_and_help_show_no_key(
     with pytest.raises(SystemExit):
         parse_config(["--api_key", "sk-1", "--help"], {"PAGEDSERVE_API_KEY": "sk-1"})
     assert "sk-1" not in capsys.readouterr().out
+
+
+def test_the_gpus_flags() -> None:
+    words = ["--device", "cuda", "--attention_backend", "triton", "--cuda_graphs=false", "--load_format", "dummy"]
+    engine = parse_config([*MODEL, *words, "--memory_utilization", "0.8"], {}).engine
+    assert (engine.device, engine.attention_backend, engine.load_format) == ("cuda", "triton", "dummy")
+    assert (engine.cuda_graphs, engine.memory_utilization) == (False, 0.8)
+    assert engine.step_tokens == 8192
+
+
+def test_the_memory_share_has_the_name_that_other_servers_give_it() -> None:
+    assert parse_config([*MODEL, "--gpu-memory-utilization=0.7"], {}).engine.memory_utilization == 0.7
+    environ = {"PAGEDSERVE_GPU_MEMORY_UTILIZATION": "0.6"}
+    assert parse_config(MODEL, environ).engine.memory_utilization == 0.6
+    with pytest.raises(ConfigError, match=r"memory_utilization must be a number such as 0\.9"):
+        parse_config(MODEL, {"PAGEDSERVE_MEMORY_UTILIZATION": "most"})

@@ -90,3 +90,20 @@ def test_default_dtype_is_one_that_packs() -> None:
 def test_default_dtype_without_the_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "x86_64", "avx512_f": True})
     assert default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("stored", "has_bfloat16", "expected"),
+    [
+        ("bfloat16", True, torch.bfloat16),
+        ("float16", True, torch.float16),
+        ("float32", True, torch.bfloat16),
+        (None, True, torch.bfloat16),
+        ("bfloat16", False, torch.float16),
+    ],
+)
+def test_default_dtype_of_a_gpu_is_the_checkpoints(
+    stored: str | None, has_bfloat16: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
+    assert default_dtype(torch.device("cuda"), stored) == expected

@@ -189,3 +189,13 @@ def test_unreadable_file(content: str, message: str, tmp_path: Path) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"config\.json is missing"):
         config_from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [({"torch_dtype": "bfloat16"}, "bfloat16"), ({"dtype": "float16", "torch_dtype": None}, "float16"), ({}, None)],
+)
+def test_the_type_of_the_weights(tmp_path: Path, keys: dict[str, Any], expected: str | None) -> None:
+    values = {key: value for key, value in make_config("llama").items() if key != "torch_dtype"}
+    (tmp_path / "config.json").write_text(json.dumps(values | keys))
+    assert config_from_folder(tmp_path).stored_dtype == expected

@@ -1,0 +1,250 @@
+"""The device runner step by step, over the kernels' plain-torch twins. (Parity: tests/parity/test_device_runner.py.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.core.plan import ScheduledSequence, StepPlan
+from engine.errors import ConfigError
+from engine.messages import LoadProgress, SequenceId
+from engine.runner.accelerator import Event, HostAccelerator
+from engine.runner.device_memory import DeviceMemory
+from engine.runner.device_runner import DeviceRunner
+from tests.engine.runner.test_model_runner import make_request, make_runner, next_token, whole
+from tests.engine.runner.twins import use_twins
+from tests.tiny_models import EOS_TOKEN_ID, VOCAB_SIZE, make_checkpoint
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_twins(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint("llama", tmp_path_factory.mktemp("llama"))
+
+
+def make_device_runner(
+    model_dir: Path,
+    accelerator: HostAccelerator | None = None,
+    memory: DeviceMemory | None = None,
+    progress: Callable[[LoadProgress], None] = lambda _progress: None,
+    **arguments: Any,
+) -> DeviceRunner:
+    defaults: dict[str, Any] = {
+        "dtype": "float32",
+        "num_threads": 1,
+        "num_kv_blocks": 32,
+        "block_size": 8,
+        "max_num_seqs": 5,
+        "max_num_batched_tokens": 64,
+    }
+    config = EngineConfig(model_dir=model_dir, **(defaults | arguments))
+    return DeviceRunner(config, progress, accelerator or HostAccelerator(), memory)
+
+
+def pending(request: Any) -> ScheduledSequence:
+    """A decode whose token the step before is still to bring."""
+    return ScheduledSequence(request, request.num_tokens, 1, samples=True)
+
+
+def test_info(model_dir: Path) -> None:
+    info = make_device_runner(model_dir).info
+    assert (info.architecture, info.vocab_size, info.eos_token_ids) == ("LlamaForCausalLM", VOCAB_SIZE, (EOS_TOKEN_ID,))
+    assert (info.block_size, info.num_blocks, info.max_model_len) == (8, 32, 256)
+    assert (info.dtype, info.device) == ("float32", "cpu")
+
+
+@pytest.mark.parametrize("block_size", [4, 12])
+def test_block_sizes_that_the_kernels_do_not_take(model_dir: Path, block_size: int) -> None:
+    with pytest.raises(ConfigError, match="16, 32, 64 or 128"):
+        make_device_runner(model_dir, block_size=block_size)
+
+
+def test_results_follow_the_plans_order(model_dir: Path) -> None:
+    """A decode, a whole prompt, a piece of one: as the CPU's runner answers."""
+    answers = []
+    for runner in (make_runner(model_dir), make_device_runner(model_dir)):
+        a, b, c = (
+            make_request(name, tokens, [3 * i + j for j in (1, 2, 3)]) for i, (name, tokens) in enumerate(PROMPTS)
+        )
+        first = runner.execute(StepPlan((whole(b),), ()))
+        b.token_ids += first.token_ids[0]
+        partial = ScheduledSequence(c, 0, 2, samples=False)
+        mixed = runner.execute(StepPlan((whole(a), partial, next_token(b)), ()))
+        rest = runner.execute(StepPlan((ScheduledSequence(c, 2, 3, samples=True),), ()))
+        answers.append((first.token_ids, mixed.token_ids, rest.token_ids))
+    assert answers[0] == answers[1]
+    assert answers[0][1][1] == ()
+
+
+PROMPTS = (("a", [5, 6, 7]), ("b", [9, 8]), ("c", [11, 12, 13, 14, 15]))
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_steps_launched_ahead(model_dir: Path, cuda_graphs: bool) -> None:
+    """The next step is launched before the host has seen a token; a sequence in between is dropped with its row."""
+    plain, ahead = (
+        make_device_runner(model_dir, cuda_graphs=False),
+        make_device_runner(model_dir, cuda_graphs=cuda_graphs),
+    )
+    expected = []
+    requests = [make_request(name, tokens, [2 * i + 1, 2 * i + 2]) for i, (name, tokens) in enumerate(PROMPTS)]
+    for _ in range(5):
+        items = tuple(next_token(r) if r.num_output_tokens else whole(r) for r in requests)
+        expected.append(plain.execute(StepPlan(items, ())).token_ids)
+        for request, tokens in zip(requests, expected[-1], strict=True):
+            request.token_ids += tokens
+
+    requests = [make_request(name, tokens, [2 * i + 1, 2 * i + 2]) for i, (name, tokens) in enumerate(PROMPTS)]
+    running = ahead.launch(StepPlan(tuple(whole(r) for r in requests), ()))
+    for number, tokens in enumerate(expected[:-1]):
+        gone = (requests[0].sequence_id,) if number == 2 else ()
+        requests = requests[1:] if gone else requests
+        launched = ahead.launch(StepPlan(tuple(pending(r) for r in requests), gone))
+        assert running.result().token_ids == tokens[-len(running.result().token_ids) :]
+        for request, new in zip(reversed(requests), reversed(tokens), strict=False):
+            request.token_ids += new
+        running = launched
+    assert running.result().token_ids == expected[-1][1:]
+
+
+def test_a_step_that_samples_nothing(model_dir: Path) -> None:
+    """Also where it is one of decodes: the first token of a longer prompt."""
+    runner = make_device_runner(model_dir)
+    request = make_request("a", [5, 6, 7], [1])
+    for start in range(2):
+        assert runner.execute(StepPlan((ScheduledSequence(request, start, 1, samples=False),), ())).token_ids == ((),)
+    last = runner.execute(StepPlan((ScheduledSequence(request, 2, 1, samples=True),), ()))
+    assert last.token_ids == make_runner(model_dir).execute(StepPlan((whole(request),), ())).token_ids
+
+
+def test_a_plan_that_only_removes(model_dir: Path) -> None:
+    runner = make_device_runner(model_dir, max_num_seqs=1)
+    runner.execute(StepPlan((whole(make_request("a", [5, 6], [1])),), ()))
+    assert runner.execute(StepPlan((), (SequenceId("a"),))).token_ids == ()
+    runner.execute(StepPlan((whole(make_request("b", [5, 6], [1])),), ()))
+
+
+def test_padded_decodes_touch_nothing_but_the_dummy_block(model_dir: Path) -> None:
+    runner = make_device_runner(model_dir, max_num_seqs=8)
+    requests = [make_request(f"s{i}", [5 + i, 6], [i + 1]) for i in range(5)]
+    result = runner.execute(StepPlan(tuple(whole(r) for r in requests), ()))
+    with torch.inference_mode():
+        for cache in runner._caches:
+            cache.k[6:] = cache.v[6:] = 123.0
+    for request, tokens in zip(requests, result.token_ids, strict=True):
+        request.token_ids += tokens
+    assert runner._graphs.bucket(5) == 8
+    runner.execute(StepPlan(tuple(next_token(r) for r in requests), ()))
+    assert all((t[6:] == 123.0).all() for cache in runner._caches for t in (cache.k, cache.v))
+
+
+class OrderedEvent:
+    """An event that knows before which launch it was placed, and fails a host that waits for a later one."""
+
+    def __init__(self, accelerator: StrictAccelerator) -> None:
+        self.accelerator = accelerator
+        self.placed: int | None = None
+
+    def record(self) -> None:
+        self.placed = self.accelerator.launch
+
+    def synchronize(self) -> None:
+        if self.placed is not None:
+            assert self.placed <= self.accelerator.may_wait_for, "the host waits for work that may still run"
+
+
+class StrictAccelerator(HostAccelerator):
+    def __init__(self) -> None:
+        super().__init__()
+        self.launch = 0
+        self.may_wait_for = 1_000_000
+
+    def event(self) -> Event:
+        return OrderedEvent(self)
+
+
+def test_a_launch_waits_for_nothing_that_may_still_run(model_dir: Path) -> None:
+    accelerator = StrictAccelerator()
+    runner = make_device_runner(model_dir, accelerator)
+    request = make_request("a", [5, 6, 7], [1, 2, 3])
+    accelerator.launch = 1
+    running = runner.launch(StepPlan((whole(request),), ()))
+    for launch in range(2, 20):
+        accelerator.launch = launch
+        accelerator.may_wait_for = launch - 2  # the one before is not finished
+        launched = runner.launch(StepPlan((pending(request),), ()))
+        accelerator.may_wait_for = launch - 1
+        request.token_ids += running.result().token_ids[0]
+        running = launched
+
+
+class Memory:
+    """16 MiB of which half is free at the start, and what runs over it."""
+
+    total = 16 * MIB
+    free_at_start = 8 * MIB
+
+    def __init__(self) -> None:
+        self.peaks = 0
+
+    def free(self) -> int:
+        return 5 * MIB
+
+    def peak_of(self, run: Callable[[], None]) -> int:
+        run()
+        self.peaks += 1
+        return MIB
+
+
+def test_the_pool_is_measured_with_the_graphs_in_place(model_dir: Path) -> None:
+    """3 layers, keys and values of 8 slots, 2 heads of 16 in float32: 6 KiB a block, 17 of them to measure."""
+    seen: list[LoadProgress] = []
+    memory = Memory()
+    runner = make_device_runner(model_dir, memory=memory, progress=seen.append, num_kv_blocks=None)
+    block = 6 << 10
+    held = 3 * MIB - 17 * block
+    assert runner.info.num_blocks == (8 * MIB - held - MIB - MIB // 20) // block - 1
+    assert memory.peaks == 1
+    phases = list(dict.fromkeys(progress.phase for progress in seen))
+    assert phases == [
+        "loading weights",
+        "warming up",
+        "recording decode graphs to measure them",
+        "recording decode graphs",
+    ]
+    assert seen[-1] == LoadProgress("recording decode graphs", 4, 4)
+    result = runner.execute(StepPlan((whole(make_request("a", [5, 6, 7], [1])),), ()))
+    assert len(result.token_ids[0]) == 1
+
+
+def test_a_pool_of_given_size_is_not_measured(model_dir: Path) -> None:
+    memory = Memory()
+    assert make_device_runner(model_dir, memory=memory, num_kv_blocks=9, max_model_len=60).info.num_blocks == 9
+    assert memory.peaks == 0
+    sized = make_device_runner(model_dir, memory=memory, num_kv_blocks=None, kv_cache_memory=40 * (6 << 10))
+    assert sized.info.num_blocks == 39
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"max_model_len": 2}, {"max_num_batched_tokens": 1}, {"max_num_seqs": 1}], ids=str
+)
+def test_smallest_bounds(model_dir: Path, arguments: dict[str, Any]) -> None:
+    runner = make_device_runner(model_dir, **arguments)
+    assert len(runner.execute(StepPlan((whole(make_request("a", [5], [1])),), ())).token_ids[0]) == 1
+
+
+def test_the_warm_up_leaves_no_row_behind(model_dir: Path) -> None:
+    runner = make_device_runner(model_dir)
+    assert len(runner._rows) == 0
+    assert torch.equal(runner._rows.tables[runner._rows.scratch_row], torch.zeros_like(runner._rows.tables[0]))
