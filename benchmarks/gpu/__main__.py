@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu.results import Result, parse, table
+from benchmarks.gpu.results import DEVICE_MARK, Result, parse, table
 
 SECTIONS: dict[str, float] = {
     "kernels": 110,
@@ -49,21 +49,23 @@ def main(words: Sequence[str] | None = None) -> int:
     # for the next one, and its time can be bounded. A smoke run saves the starts.
     groups = [names] if arguments.smoke else [[name] for name in names]
     results: list[Result] = []
+    devices: set[str] = set()
     for group in groups:
         started = time.monotonic()
         seconds = end - started if arguments.smoke else min(end - started, SECTIONS[group[0]])
         if seconds <= 0:
             results.append(Result(",".join(group), "section", note="no time left"))
             continue
-        results += _run_group(group, seconds, arguments.smoke)
+        results += _run_group(group, seconds, arguments.smoke, devices)
         print(f"{','.join(group)} took {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    text = table(results)
+    text = "\n".join([*sorted(devices), "", table(results)])
     print(text)
     if arguments.output is not None:
         arguments.output.write_text(text + "\n", encoding="utf-8")
     failed = sum(result.passed is False for result in results)
     met = sum(result.passed is True for result in results)
-    print(f"{len(results)} rows, {met} checks and targets met, {failed} not", flush=True)
+    left_out = sum(result.value is None and result.passed is None for result in results)
+    print(f"{len(results)} rows: {met} checks and targets met, {failed} not; {left_out} left out", flush=True)
     return 1 if failed else 0
 
 
@@ -76,8 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run_group(names: Sequence[str], seconds: float, is_smoke: bool) -> list[Result]:
-    """Runs sections in one process and collects their rows as they come."""
+def _run_group(names: Sequence[str], seconds: float, is_smoke: bool, devices: set[str]) -> list[Result]:
+    """Runs sections in one process and collects their rows, as they come, and what they call their device."""
     # NOTE: nothing may wait for a network that is not there.
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if is_smoke:
@@ -85,34 +87,32 @@ def _run_group(names: Sequence[str], seconds: float, is_smoke: bool) -> list[Res
     else:
         environment.pop("TRITON_INTERPRET", None)
     command = [sys.executable, "-m", "benchmarks.gpu.section", *(["--smoke"] if is_smoke else []), "--seconds"]
-    process = subprocess.Popen(
-        [*command, str(seconds), *names],
-        cwd=REPOSITORY,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
     was_ended = threading.Event()
-
-    def end() -> None:
-        was_ended.set()
-        process.kill()
-
-    timer = threading.Timer(seconds + GRACE_SECONDS, end)
-    timer.start()
     results: list[Result] = []
-    try:
-        for line in process.stdout:
-            if (result := parse(line)) is not None:
-                results.append(result)
-                print(table([result]).splitlines()[-1], file=sys.stderr, flush=True)
-            else:
-                print(line, end="", file=sys.stderr, flush=True)
-        code = process.wait()
-    finally:
-        timer.cancel()
-        process.kill()
+    with subprocess.Popen(
+        [*command, str(seconds), *names], cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+
+        def end() -> None:
+            was_ended.set()
+            process.kill()
+
+        timer = threading.Timer(seconds + GRACE_SECONDS, end)
+        timer.start()
+        try:
+            for line in process.stdout:
+                if (result := parse(line)) is not None:
+                    results.append(result)
+                    print(table([result]).splitlines()[-1], file=sys.stderr, flush=True)
+                elif line.startswith(DEVICE_MARK):
+                    devices.add(line[len(DEVICE_MARK) :].strip())
+                else:
+                    print(line, end="", file=sys.stderr, flush=True)
+            code = process.wait()
+        finally:
+            timer.cancel()
+            process.kill()
     if was_ended.is_set():
         results.append(Result(",".join(names), "section", passed=False, note=f"ended after {seconds:.0f} s"))
     elif code != 0:

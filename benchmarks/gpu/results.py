@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 MARK = "RESULT "
+DEVICE_MARK = "DEVICE "
+"""Begins the line in which a section names its device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ def test_a_smoke_run_fills_the_table(tmp_path: Path) -> None:
         assert any(case in line and "| — |" not in line for line in peers), f"{case}\n{done.stdout}"
     assert "**NO**" not in done.stdout
     assert output.read_text(encoding="utf-8").splitlines() == lines[:-1]
-    assert lines[-1].endswith(" checks and targets met, 0 not")
+    assert lines[0].startswith("CPU (Triton's interpreter); torch ")
+    assert lines[-1].endswith(" checks and targets met, 0 not; 0 left out")
 
 
 def test_without_a_gpu_it_says_so_and_fails() -> None:

@@ -1,0 +1,45 @@
+"""`benchmarks.gpu.__main__`: what a section that fails or hangs leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.gpu import __main__ as command
+from benchmarks.gpu.results import Result
+
+
+def test_a_section_that_runs_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "GRACE_SECONDS", 0)
+    (result,) = command._run_group(["attention"], 0.05, True, set())
+    assert result.passed is False
+    assert result.note == "ended after 0 s"
+
+
+@pytest.mark.parametrize(
+    ("passed", "code"), [((True, None), 0), ((True, False), 1), ((), 0)], ids=["met", "missed", "no time"]
+)
+def test_the_exit_code_tells_of_missed_targets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], passed: tuple[bool | None, ...], code: int
+) -> None:
+    results = [Result("attention", "case", 1.0, "s", passed=one) for one in passed]
+    monkeypatch.setattr(command, "_run_group", lambda *_: results)
+    assert command.main(["--sections", "attention"]) == code
+    assert capsys.readouterr().out.count("| attention | case | 1 s |") == len(passed)
+
+
+def test_what_is_left_of_the_time_bounds_a_section(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[list[str], float]] = []
+
+    def run(names: list[str], seconds: float, is_smoke: bool, devices: set[str]) -> list[Result]:
+        devices.add("One GPU")
+        asked.append((names, seconds))
+        return []
+
+    monkeypatch.setattr(command, "_run_group", run)
+    command.main(["--sections", "kernels,attention", "--seconds", "80"])
+    assert capsys.readouterr().out.startswith("One GPU\n\n| section |")
+    assert [names for names, _ in asked] == [["kernels"], ["attention"]]
+    assert asked[0][1] == pytest.approx(80, abs=1)
+    assert asked[1][1] == command.SECTIONS["attention"]
