@@ -62,9 +62,20 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--prometheus", required=True, help="URL, such as http://127.0.0.1:9090")
     parser.add_argument("--out", type=Path, default=Path("build/dashboards"), help="folder for the pictures")
     parser.add_argument("--since", type=seconds, help="time range, such as 1h (each dashboard's own unless given)")
+    parser.add_argument(
+        "--var", action="append", default=[], metavar="NAME=VALUE[,VALUE]", help="a variable's value, as in the head"
+    )
     parser.add_argument("--expand", action="store_true", help="open collapsed rows")
     given = parser.parse_args(words)
-    for uid, drawn in draw_all(given.prometheus, given.out, since=given.since, expand=given.expand).items():
+    chosen = {name: values.split(",") for name, _, values in (one.partition("=") for one in given.var)}
+    made = draw_all(
+        given.prometheus,
+        given.out,
+        since=given.since,
+        expand=given.expand,
+        given={file.stem: chosen for file in FOLDER.glob("*.json")},
+    )
+    for uid, drawn in made.items():
         empty = [panel.title for panel in drawn if panel.kind != "row" and panel.series == 0]
         print(f"{given.out / uid}.png: {len(drawn)} panels" + (f"; without data: {', '.join(empty)}" if empty else ""))
 

@@ -98,10 +98,10 @@ def stat(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box, span:
         filled = options["colorMode"] == "background"
         if filled:
             page.box(left, y, width - 4, h, color)
-        if options["graphMode"] == "area" and len(one.samples) > 1:
+        values = np.array([v for _, v in one.samples])
+        if options["graphMode"] == "area" and np.isfinite(values).sum() > 1:
             axes = page.axes(left, y + 0.55 * h, width - 4, 0.45 * h)
             axes.axis("off")
-            values = np.array([v for _, v in one.samples])
             axes.fill_between(range(len(values)), min(0.0, np.nanmin(values)), values, color=color, alpha=0.25, lw=0)
             axes.plot(values, color=color, lw=1)
         text = show(one.last, defaults["unit"], defaults.get("decimals"))

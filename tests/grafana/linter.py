@@ -192,6 +192,14 @@ def counters_are_rates(dashboard: Dashboard) -> Iterator[str]:
             yield f"{one.where}: a quantile that is not of sum by (le, ...)"
 
 
+def joins(dashboard: Dashboard) -> Iterator[str]:
+    """What a group_left takes labels from is aggregated: two exporters of the same objects are no ambiguous match."""
+    for one in targets(dashboard):
+        for side in re.findall(r"group_left \([^)]*\)\s*(\w+)", one.expr):
+            if side not in {"max", "sum", "count"}:
+                yield f"{one.where}: group_left of {side}"
+
+
 def matchers(dashboard: Dashboard) -> Iterator[str]:
     """Every selector of ours has the namespace and the service of the variables; others have a reason not to."""
     for one in targets(dashboard):
@@ -269,6 +277,7 @@ RULES: tuple[Rule, ...] = (
     promql,
     rate_interval,
     counters_are_rates,
+    joins,
     matchers,
     grid,
     ids,

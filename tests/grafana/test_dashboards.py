@@ -67,6 +67,7 @@ FAULTS: dict[str, Callable[[Dashboard], Any]] = {
     "promql": _expr("sum(rate(a[$__rate_interval])"),
     "rate_interval": _expr(f"sum(rate(pagedserve_requests_total{{{OURS}}}[5m]))"),
     "counters_are_rates": _expr(f"sum(pagedserve_requests_total{{{OURS}}})"),
+    "joins": _expr(f"a * on (namespace) group_left (b) c{{{OURS}}}"),
     "matchers": _expr("sum(pagedserve_requests_running)"),
     "grid": lambda d: _first(d)["gridPos"].update(w=24),
     "ids": lambda d: _first(d).update(id=1),

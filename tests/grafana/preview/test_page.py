@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,16 @@ def test_every_panel_is_drawn(uid: str, tmp_path: Path) -> None:
 def test_without_data_panels_say_so(uid: str, tmp_path: Path) -> None:
     drawn = draw(DASHBOARDS[uid], MadeUp(silent=True), tmp_path / "a.png")
     assert all(one.series == 0 for one in drawn)
+
+
+@pytest.mark.parametrize("uid", ["pagedserve-service", "pagedserve-engine"])
+def test_what_is_not_a_number_is_drawn_as_nothing(uid: str, tmp_path: Path) -> None:
+    class Idle(MadeUp):
+        def _series(self, expression: str) -> list[tuple[dict[str, str], float]]:
+            return [(labels, math.nan) for labels, _ in super()._series(expression)]
+
+    drawn = draw(DASHBOARDS[uid], Idle(), tmp_path / "a.png")
+    assert {one.series for one in drawn if one.kind in {"heatmap", "bargauge"}} <= {0}
 
 
 def test_a_collapsed_row_opens_and_moves_what_is_below(tmp_path: Path) -> None:
