@@ -272,5 +272,5 @@ def test_the_memory_share_has_the_name_that_other_servers_give_it() -> None:
     assert parse_config([*MODEL, "--gpu-memory-utilization=0.7"], {}).engine.memory_utilization == 0.7
     environ = {"PAGEDSERVE_GPU_MEMORY_UTILIZATION": "0.6"}
     assert parse_config(MODEL, environ).engine.memory_utilization == 0.6
-    with pytest.raises(ConfigError, match=r"memory_utilization must be a number such as 0\.9"):
+    with pytest.raises(ConfigError, match=r"MEMORY_UTILIZATION must be a number such as 0\.9"):
         parse_config(MODEL, {"PAGEDSERVE_MEMORY_UTILIZATION": "most"})
