@@ -10,14 +10,14 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.tiles import Device, Tile
+from kernels.tiles import DECODE_ROWS, Device, Tile
 from kernels.variant import KernelVariant
 
 MIN_SEGMENT = 128
 """Fewest keys of a segment: below, its partial result costs more than the split gains."""
 MAX_SPLITS = 128
 MAX_WAVES = 4
-"""Programs beyond so many for each place are not split: their last wave costs little."""
+"""Decodes that fill a device so many times are not split: an unfilled last wave costs little."""
 CHUNK = 16
 
 
@@ -68,13 +68,16 @@ def choose_splits(device: Device, tile: Tile, num_programs: int, max_keys: int) 
     """Segments of the keys that fill the device: as few as come within 5 % of the best use of its last wave.
 
     num_programs: programs without splits. max_keys: most keys that one of them goes through.
+
+    NOTE: a program writes a float32 partial result for each of its rows, so one with many rows needs longer segments.
+    Prefill is split only into what a device holds at once: its programs differ in length and fill gaps by themselves.
     """
     slots = device.num_sms * tile.programs_per_sm
-    for_keys = max(1, max_keys // max(MIN_SEGMENT, tile.keys))
-    for_waves = max(1, -(-MAX_WAVES * slots // num_programs))
-    choices = range(1, min(MAX_SPLITS, for_keys, for_waves) + 1)
-    waves = [num_programs * splits / slots for splits in choices]
-    use = [full / math.ceil(full) for full in waves]
+    waves = MAX_WAVES if tile.rows <= DECODE_ROWS else 1
+    most = min(MAX_SPLITS, max_keys * DECODE_ROWS // (MIN_SEGMENT * tile.rows), waves * slots // num_programs)
+    choices = range(1, max(1, most) + 1)
+    filled = [num_programs * splits / slots for splits in choices]
+    use = [places / math.ceil(places) for places in filled]
     return next(splits for splits in choices if use[splits - 1] >= 0.95 * max(use))
 
 

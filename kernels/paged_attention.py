@@ -234,8 +234,7 @@ def paged_attention(
         tile = attention_tile(device.family, block_d, q.element_size(), decode)
     rows = max(tile.rows, triton.next_power_of_2(group))
     block_q = rows // group
-    one_block = decode and max_query_len <= block_q
-    num_query_blocks = num_seqs if one_block else num_tokens // block_q + num_seqs
+    num_query_blocks = num_seqs if decode else num_tokens // block_q + num_seqs
     num_programs = num_query_blocks * num_kv_heads
     if num_splits is None:
         max_keys = max_seq_len if sliding_window is None else min(max_seq_len, sliding_window + max_query_len)
@@ -278,7 +277,7 @@ def paged_attention(
         BLOCK_SIZE=block_size,
         BLOCK_M=rows,
         BLOCK_N=tile.keys,
-        ONE_BLOCK=one_block,
+        ONE_BLOCK=decode,
         SPLIT=num_splits > 1,
         MIN_TILES=max(1, MIN_SEGMENT // tile.keys),
         HAS_WINDOW=sliding_window is not None,
