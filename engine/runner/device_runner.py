@@ -10,7 +10,6 @@ import torch
 from engine.config import EngineConfig
 from engine.core.plan import StepPlan, StepResult
 from engine.cpu import usable_cpus
-from engine.errors import ConfigError
 from engine.layers.attention import AttentionMetadata, KVCache
 from engine.layers.backend import make_backend
 from engine.messages import LoadProgress, ModelInfo
@@ -21,6 +20,8 @@ from engine.runner.device_memory import DeviceMemory, device_budget
 from engine.runner.device_rows import DeviceRows
 from engine.runner.device_step import DeviceStep
 from engine.runner.device_warm_up import PROVISIONAL_BLOCKS, DeviceWarmUp
+from engine.runner.kernel_limits import check_kernel_limits
+from engine.runner.late_compilation import warn_of_late_compilation
 from engine.runner.memory import (
     Budget,
     available_memory,
@@ -35,9 +36,6 @@ from engine.runner.step_layout import StepLayout, lay_out
 from engine.sampling.device_sampler import DeviceSampler, DeviceSamples, SampleItem
 
 logger = logging.getLogger(__name__)
-
-MIN_BLOCK_SIZE = 8
-"""Token slots; the kernels take powers of two from here on."""
 
 
 class DeviceRunner:
@@ -62,10 +60,10 @@ class DeviceRunner:
         Raises `ModelLoadError` for a model that cannot be served and `ConfigError` for bounds that cannot be met.
         """
         torch.set_num_threads(config.num_threads or usable_cpus())
-        context = read_config(config.model_dir).max_position_embeddings
+        model_config = read_config(config.model_dir)
+        context = model_config.max_position_embeddings
         check_max_model_len(config, context)
-        if config.block_size & (config.block_size - 1) or config.block_size < MIN_BLOCK_SIZE:
-            raise ConfigError(f"block_size {config.block_size}: the triton back end takes 16, 32, 64 or 128")
+        check_kernel_limits(config, model_config)
         self._config = config
         self._progress = progress
         self._accelerator = accelerator
@@ -106,6 +104,8 @@ class DeviceRunner:
         self._open(num_blocks, max_model_len)
         self._warm_up(num_blocks)
         self._record_graphs("recording decode graphs")
+        if accelerator.compiles:
+            warn_of_late_compilation()
 
         self.info = ModelInfo(
             architecture=loaded.config.architecture,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,3 +250,15 @@ def test_the_warm_up_leaves_no_row_behind(model_dir: Path) -> None:
     runner = make_device_runner(model_dir)
     assert len(runner._rows) == 0
     assert torch.equal(runner._rows.tables[runner._rows.scratch_row], torch.zeros_like(runner._rows.tables[0]))
+
+
+def test_it_needs_no_package_of_the_server() -> None:
+    """A GPU machine with torch, triton, numpy, safetensors and a tokenizer's packages runs the engine."""
+    script = (
+        "import sys\n"
+        "for name in ('zmq', 'msgspec', 'gguf', 'kserve', 'fastapi', 'grpc', 'pydantic', 'orjson'):\n"
+        "    sys.modules[name] = None\n"
+        "import engine.llm, engine.warm_up, engine.runner.device_runner, engine.layers.triton_backend\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
