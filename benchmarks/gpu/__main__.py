@@ -5,7 +5,8 @@
 Needs a CUDA device, torch 2.11 or newer with its Triton, and nothing from a network; transformers is measured beside
 the engine where it can be imported. Exits with 1 where a check fails or a target is missed.
 
---sections: a selection of those listed by --help, in order. --output: the table also goes to this file.
+Rows appear on stderr as they are found, and in the table on stdout at the end, there with one row for the passed checks
+of a kernel. --sections: a selection of those listed by --help, in order. --output: the table also goes to this file.
 --smoke: tiny shapes on the CPU under Triton's interpreter: tests the script, measures nothing.
 """
 
@@ -20,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu.results import DEVICE_MARK, Result, parse, table
+from benchmarks.gpu.results import DEVICE_MARK, Result, condensed, parse, table
 
 SECTIONS: dict[str, float] = {
     "kernels": 110,
@@ -58,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
             continue
         results += _run_group(group, seconds, arguments.smoke, devices)
         print(f"{','.join(group)} took {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    text = "\n".join([*sorted(devices), "", table(results)])
+    text = "\n".join([*sorted(devices), "", table(condensed(results))])
     print(text)
     if arguments.output is not None:
         arguments.output.write_text(text + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 MARK = "RESULT "
 DEVICE_MARK = "DEVICE "
@@ -27,6 +27,9 @@ class Target:
 
     def __str__(self) -> str:
         return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"
+
+
+CHECK_TARGET = str(Target(at_most=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,8 @@ class Reporter:
 
     def check(self, case: str, error: float, bound: float, unit: str = "rel. error", note: str = "") -> None:
         """A value that must be at most `bound`, on every device."""
-        target = Target(at_most=1) if bound else "0"
-        self._write(Result(self._section, case, error, unit, bound, str(target), error <= bound, note))
+        target = CHECK_TARGET if bound else "0"
+        self._write(Result(self._section, case, error, unit, bound, target, error <= bound, note))
 
     def speed(
         self,
@@ -99,6 +102,26 @@ def parse(line: str) -> Result | None:
     if not line.startswith(MARK):
         return None
     return Result(**json.loads(line[len(MARK) :]))
+
+
+def condensed(results: Iterable[Result]) -> list[Result]:
+    """Of the passed checks of a kernel only the worst, where there are several; every other row as it is.
+
+    A check's case begins with the kernel's name.
+    """
+    rows: dict[tuple[str, ...], list[Result]] = {}
+    for i, result in enumerate(results):
+        is_passed_check = result.passed is True and result.target == CHECK_TARGET
+        key = (result.section, result.unit, result.case.split()[0]) if is_passed_check else (str(i),)
+        rows.setdefault(key, []).append(result)
+    return [_worst(group) for group in rows.values()]
+
+
+def _worst(results: list[Result]) -> Result:
+    worst = max(results, key=lambda result: result.ratio or 0.0)
+    if len(results) == 1:
+        return worst
+    return replace(worst, note="; ".join(filter(None, (f"worst of {len(results)} checks", worst.note))))
 
 
 def table(results: Iterable[Result]) -> str:

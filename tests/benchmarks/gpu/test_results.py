@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.gpu.results import Reporter, Result, Target, parse, table
+from benchmarks.gpu.results import Reporter, Result, Target, condensed, parse, table
 
 
 def rows(capsys: pytest.CaptureFixture[str]) -> list[Result]:
@@ -63,3 +63,29 @@ def test_table() -> None:
         "| llama | batch 256 (no time left) | — |  |  |  |  |",
         "| kernels | a\\|b | 0.5 of tokens differ | 0.03 of tokens differ | 16.7 | ≤ 1 | **NO** |",
     ]
+
+
+def test_passed_checks_of_a_kernel_become_one_row() -> None:
+    def check(case: str, error: float, unit: str = "rel. error") -> Result:
+        return Result("kernels", case, error, unit, 1.0, "≤ 1", error <= 1.0, "note")
+
+    results = [
+        Result("kernels", "copy", 4300.0, "GB/s"),
+        check("rms_norm 64", 0.1),
+        check("rms_norm 896", 0.7),
+        check("rms_norm 4096", 1.7),
+        check("silu_mul 64", 0.2),
+        check("rms_norm 128", 0.3),
+        Result("layers", "rms_norm 4096, 32 tokens", 3.0, "µs", 2.0),
+        Result("layers", "rms_norm 4096, 8192 tokens", 30.0, "µs", 20.0),
+    ]
+    rows = condensed(results)
+    assert [(row.case, row.value) for row in rows] == [
+        ("copy", 4300.0),
+        ("rms_norm 896", 0.7),
+        ("rms_norm 4096", 1.7),
+        ("silu_mul 64", 0.2),
+        ("rms_norm 4096, 32 tokens", 3.0),
+        ("rms_norm 4096, 8192 tokens", 30.0),
+    ]
+    assert rows[1].note == "worst of 3 checks; note"
