@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
+from engine.errors import ConfigError
 from engine.messages import LoadProgress
 from engine.runner.choice import resolve
 from engine.runner.model_runner import ModelRunner
@@ -34,7 +37,14 @@ def build_runner(config: EngineConfig, progress: Callable[[LoadProgress], None])
     from engine.runner.device_memory import CudaMemory
     from engine.runner.device_runner import DeviceRunner
 
-    if config.device == "cuda":
-        memory = CudaMemory()
+    if config.device == "cpu":
+        return DeviceRunner(config, progress, HostAccelerator(), None)
+    memory = CudaMemory()
+    try:
         return DeviceRunner(config, progress, CudaAccelerator(), memory)
-    return DeviceRunner(config, progress, HostAccelerator(), None)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the GPU's memory is too small for this model with these flags ({memory.total >> 20} MiB, of which"
+            f" {memory.free_at_start >> 20} MiB were free): lower max_num_batched_tokens, max_num_seqs, or"
+            f" num_kv_blocks and kv_cache_memory where given, or use a larger GPU. {error}"
+        ) from error

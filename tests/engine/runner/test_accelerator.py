@@ -1,0 +1,88 @@
+"""Recording a graph, as far as it can be told without a GPU: the calls to torch, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from engine.runner.accelerator import CudaAccelerator, HostAccelerator
+
+
+class FakeStream:
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+class FakeGraph:
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def replay(self) -> None:
+        self.log.append("replay")
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Calls to torch.cuda, on a machine with one device."""
+    log: list[str] = []
+    main = FakeStream(log, "main")
+
+    @contextmanager
+    def stream(entered: FakeStream) -> Iterator[None]:
+        log.append(f"on {entered.name}")
+        yield
+        log.append(f"off {entered.name}")
+
+    @contextmanager
+    def graph(graph: FakeGraph, *, pool: Any, stream: FakeStream, capture_error_mode: str) -> Iterator[None]:
+        log.append(f"capture in {pool} on {stream.name} ({capture_error_mode})")
+        yield
+        log.append("captured")
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: FakeStream(log, "side"))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(log))
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    return log
+
+
+def test_work_runs_once_on_the_side_before_it_is_captured_there(log: list[str]) -> None:
+    accelerator = CudaAccelerator()
+    assert accelerator.device == torch.device("cuda", 0)
+    replay = accelerator.recorder().record(lambda: log.append("work"))
+    capture = ["capture in pool on side (thread_local)", "work", "captured"]
+    assert log == ["side waits for main", "on side", "work", "off side", *capture, "main waits for side"]
+    log.clear()
+    replay()
+    assert log == ["replay"]
+
+
+def test_the_graphs_of_a_recorder_share_their_memory(log: list[str]) -> None:
+    recorder = CudaAccelerator().recorder()
+    for _ in range(2):
+        recorder.record(lambda: None)
+    assert sum("capture in pool on side" in line for line in log) == 2
+
+
+def test_the_hosts_graph_runs_the_work_again() -> None:
+    calls: list[int] = []
+    replay = HostAccelerator().recorder().record(lambda: calls.append(1))
+    replay()
+    assert len(calls) == 2
+
+
+def test_the_hosts_events_never_wait() -> None:
+    event = HostAccelerator().event()
+    event.synchronize()
+    event.record()
+    event.synchronize()
