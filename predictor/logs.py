@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import queue
 import re
 import sys
 import threading
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 from engine.log_format import JsonFormatter
 from predictor.request_context import current_request
@@ -40,6 +41,33 @@ class TextFormatter(logging.Formatter):
         return " ".join([super().formatMessage(record), *(f"{name}={_plain(value)}" for name, value in fields.items())])
 
 
+class Stream(Protocol):
+    """What lines are written to."""
+
+    def write(self, text: str, /) -> Any: ...
+
+    def flush(self) -> Any: ...
+
+
+class Descriptor:
+    """A file descriptor as a stream without a buffer.
+
+    NOTE: Python's own standard error has a lock. A thread that is stuck in a write would hold it, and the process could
+    not end then but by a fatal error.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def write(self, text: str) -> None:
+        data = text.encode(errors="backslashreplace")
+        while data:
+            data = data[os.write(self._number, data) :]
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
 class LogWriter(logging.Handler):
     """Takes records without waiting; formats and writes them on its own thread.
 
@@ -47,7 +75,7 @@ class LogWriter(logging.Handler):
     left out, and a line says how many. Each record that is made while a request is handled gets its ids.
     """
 
-    def __init__(self, stream: TextIO, formatter: logging.Formatter, capacity: int = MAX_QUEUED_LINES) -> None:
+    def __init__(self, stream: Stream, formatter: logging.Formatter, capacity: int = MAX_QUEUED_LINES) -> None:
         super().__init__()
         self.setFormatter(formatter)
         self._stream = stream
@@ -131,13 +159,15 @@ class LogWriter(logging.Handler):
             self._stream.flush()
 
 
-def configure_logging(log_format: str = "text", stream: TextIO | None = None) -> LogWriter:
+def configure_logging(log_format: str = "text", stream: Stream | None = None) -> LogWriter:
     """One handler, of the format "text" or "json", for every logger of this process. Idempotent.
 
     In JSON, warnings and exceptions that nobody catches are lines of the log, too. uvicorn's access lines are off: the
     request log (`predictor.request_log`) has all that they have.
     """
-    writer = LogWriter(stream or sys.stderr, JsonFormatter() if log_format == "json" else TextFormatter())
+    writer = LogWriter(
+        stream or Descriptor(sys.stderr.fileno()), JsonFormatter() if log_format == "json" else TextFormatter()
+    )
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, LogWriter)]:
         root.removeHandler(handler)

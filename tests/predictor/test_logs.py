@@ -196,6 +196,23 @@ raise KeyError("at the end")
 """
 
 
+STUCK = """
+import logging
+from predictor.logs import configure_logging
+configure_logging("json")
+for number in range(3000):
+    logging.getLogger("predictor").info("%d %s", number, "x" * 100)
+"""
+
+
+def test_a_process_whose_standard_error_nobody_reads_ends_well() -> None:
+    process = subprocess.Popen([sys.executable, "-c", STUCK], cwd=REPOSITORY, stderr=subprocess.PIPE)
+    assert process.wait(120) == 0
+    assert process.stderr is not None
+    with process.stderr:
+        assert process.stderr.readline().startswith(b'{"time": ')
+
+
 def test_every_logger_warning_and_uncaught_exception_is_json() -> None:
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
