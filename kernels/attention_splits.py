@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.tiles import DECODE_ROWS, Device, Tile
+from kernels.tiles import Device, Tile
 from kernels.variant import KernelVariant
 
 MIN_SEGMENT = 128
-"""Fewest keys of a segment: below, its partial result costs more than the split gains."""
+"""Fewest keys of a segment."""
 MAX_SPLITS = 128
-MAX_WAVES = 4
-"""Decodes that fill a device so many times are not split: an unfilled last wave costs little."""
 CHUNK = 16
+"""Segments that the reduction reads at a time."""
+
+START_COST = 4
+"""Keys that a program could take, a row of it, while it starts and while it writes its result."""
+REDUCE_COST = 128
+"""Keys that a program could take while the reduction is launched."""
 
 
 @triton.jit(do_not_specialize=["num_seqs", "num_splits"], do_not_specialize_on_alignment=["query_starts"])
@@ -64,21 +69,20 @@ def reduce_splits_kernel(
     tl.store(out + offsets, acc.to(out.dtype.element_ty), mask=offs_d < HEAD_DIM)
 
 
+@lru_cache(maxsize=1024)
 def choose_splits(device: Device, tile: Tile, num_programs: int, max_keys: int) -> int:
-    """Segments of the keys that fill the device: as few as come within 5 % of the best use of its last wave.
+    """Segments to cut the keys into: the fewest whose estimated time is within 5 % of the shortest.
 
-    num_programs: programs without splits. max_keys: most keys that one of them goes through.
-
-    NOTE: a program writes a float32 partial result for each of its rows, so one with many rows needs longer segments.
-    Prefill is split only into what a device holds at once: its programs differ in length and fill gaps by themselves.
+    num_programs: programs without splits. max_keys: most keys that one of them goes through. The time is counted in
+    keys: programs run in waves of as many as the device holds, each over its segment and with a fixed cost.
     """
-    slots = device.num_sms * tile.programs_per_sm
-    waves = MAX_WAVES if tile.rows <= DECODE_ROWS else 1
-    most = min(MAX_SPLITS, max_keys * DECODE_ROWS // (MIN_SEGMENT * tile.rows), waves * slots // num_programs)
-    choices = range(1, max(1, most) + 1)
-    filled = [num_programs * splits / slots for splits in choices]
-    use = [places / math.ceil(places) for places in filled]
-    return next(splits for splits in choices if use[splits - 1] >= 0.95 * max(use))
+    places = device.num_sms * tile.programs_per_sm
+    times = [
+        math.ceil(num_programs * splits / places) * (max_keys / splits + START_COST * tile.rows)
+        + (REDUCE_COST if splits > 1 else 0)
+        for splits in range(1, max(1, min(MAX_SPLITS, max_keys // MIN_SEGMENT)) + 1)
+    ]
+    return next(splits for splits, time in enumerate(times, 1) if time <= 1.05 * min(times))
 
 
 def reduce_splits(

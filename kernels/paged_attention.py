@@ -217,12 +217,12 @@ def paged_attention(
     group = num_heads // num_kv_heads
     if k_cache.stride() != v_cache.stride():
         raise ValueError("k_cache and v_cache must have equal strides: allocate both in the same way")
-    if block_size & (block_size - 1) or block_size < 8:
-        raise ValueError(f"block_size {block_size} is not supported: choose a power of two from 16 on")
+    if block_size & (block_size - 1):
+        raise ValueError(f"block_size {block_size} is not supported: choose a power of two")
     if scale <= 0:
         raise ValueError(f"scale must be positive, not {scale}")
     if out is None:
-        out = torch.empty(num_tokens, num_heads, head_dim, dtype=q.dtype, device=q.device)
+        out = q.new_empty(num_tokens, num_heads, head_dim)
     num_seqs = seq_lens.shape[0]
     if num_tokens == 0 or num_seqs == 0:
         return out
@@ -243,8 +243,8 @@ def paged_attention(
         raise ValueError(f"num_splits must be from 1 to {MAX_SPLITS}, not {num_splits}")
     partial_out = partial_lse = out
     if num_splits > 1:
-        partial_out = torch.empty(num_tokens * num_heads * num_splits * head_dim, dtype=torch.float32, device=q.device)
-        partial_lse = torch.empty(num_tokens * num_heads * num_splits, dtype=torch.float32, device=q.device)
+        partial_out = q.new_empty(num_tokens, num_heads, num_splits, head_dim, dtype=torch.float32)
+        partial_lse = q.new_empty(num_tokens, num_heads, num_splits, dtype=torch.float32)
 
     paged_attention_kernel[(num_programs * num_splits,)](
         out,

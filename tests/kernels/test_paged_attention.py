@@ -14,7 +14,7 @@ from kernels import paged_attention as module
 from kernels.attention_splits import MAX_SPLITS
 from kernels.paged_attention import paged_attention
 from kernels.reference.paged_attention import paged_attention as reference
-from kernels.tiles import Tile
+from kernels.tiles import Device, Tile, attention_tile
 
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """Largest difference from a float32 result, of values around 1. The interpreter cuts bfloat16 off, GPUs round it."""
@@ -235,6 +235,70 @@ class TestSplits:
         check(make_batch(DECODES))
         check(make_batch(DECODES), expect={"sliding_window": 20})
         assert [arguments[2:] for arguments in seen] == [(8, 70), (8, 21)]
+
+
+class Launches:
+    """Stands where a kernel stands, and keeps what it is launched with."""
+
+    def __init__(self) -> None:
+        self.grid = 0
+        self.options: dict[str, Any] = {}
+
+    def __getitem__(self, grid: tuple[int]) -> Any:
+        (self.grid,) = grid
+        return lambda *_, **options: self.options.update(options)
+
+
+class TestLaunch:
+    """On a GPU that is not there: tensors without memory show that nothing depends on what they hold."""
+
+    @pytest.fixture
+    def launches(self, monkeypatch: pytest.MonkeyPatch) -> Launches:
+        launches = Launches()
+        monkeypatch.setattr(module, "device_of", lambda device: Device("hopper", 132))
+        monkeypatch.setattr(module, "paged_attention_kernel", launches)
+        monkeypatch.setattr(module, "reduce_splits", lambda *_: None)
+        return launches
+
+    @staticmethod
+    def run(batch_size: int, num_tokens: int, max_query_len: int, max_seq_len: int) -> None:
+        cache = torch.empty(1000, 16, 8, 128, dtype=torch.bfloat16, device="meta")
+        ints = {"dtype": torch.int32, "device": "meta"}
+        paged_attention(
+            torch.empty(num_tokens, 32, 128, dtype=torch.bfloat16, device="meta"),
+            cache,
+            cache,
+            query_starts=torch.empty(batch_size + 1, **ints),
+            seq_lens=torch.empty(batch_size, **ints),
+            block_tables=torch.empty(batch_size, 512, **ints),
+            max_query_len=max_query_len,
+            max_seq_len=max_seq_len,
+            scale=0.1,
+        )
+
+    @pytest.mark.parametrize(
+        ("batch_size", "max_seq_len", "grid", "split"),
+        [(32, 4096, 256, False), (1, 4096, 8 * 32, True), (256, 8192, 2048, False)],
+    )
+    def test_decodes(self, launches: Launches, batch_size: int, max_seq_len: int, grid: int, split: bool) -> None:
+        self.run(batch_size, batch_size, 1, max_seq_len)
+        assert launches.grid == grid
+        tile = attention_tile("hopper", 128, 2, True)
+        expected = {"BLOCK_M": 16, "BLOCK_N": tile.keys, "num_stages": tile.num_stages, "ONE_BLOCK": True}
+        assert expected | {"SPLIT": split} == {name: launches.options[name] for name in (*expected, "SPLIT")}
+
+    def test_a_few_tokens_a_sequence_are_decodes(self, launches: Launches) -> None:
+        self.run(32, 128, 4, 4096)
+        assert launches.options["ONE_BLOCK"]
+        assert launches.grid == 32 * 8
+
+    def test_prefill(self, launches: Launches) -> None:
+        self.run(4, 8192, 8000, 8192)
+        tile = attention_tile("hopper", 128, 2, False)
+        expected = {"BLOCK_M": tile.rows, "BLOCK_N": tile.keys, "num_warps": tile.num_warps, "ONE_BLOCK": False}
+        assert expected == {name: launches.options[name] for name in expected}
+        # Blocks of 32 tokens, and one more for each sequence that begins within one.
+        assert launches.grid == (8192 // 32 + 4) * 8
 
 
 class TestRefusals:
