@@ -77,8 +77,9 @@ def choose_splits(device: Device, tile: Tile, num_programs: int, max_keys: int) 
     keys: programs run in waves of as many as the device holds, each over its segment and with a fixed cost.
     """
     places = device.num_sms * tile.programs_per_sm
+    num_tiles = math.ceil(max_keys / tile.keys)
     times = [
-        math.ceil(num_programs * splits / places) * (max_keys / splits + START_COST * tile.rows)
+        math.ceil(num_programs * splits / places) * (math.ceil(num_tiles / splits) * tile.keys + START_COST * tile.rows)
         + (REDUCE_COST if splits > 1 else 0)
         for splits in range(1, max(1, min(MAX_SPLITS, max_keys // MIN_SEGMENT)) + 1)
     ]
