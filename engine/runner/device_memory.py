@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Protocol
 
@@ -36,6 +37,9 @@ class CudaMemory:
 
     def __init__(self) -> None:
         torch.cuda.init()  # type: ignore[no-untyped-call]
+        # NOTE: what an earlier engine of this process has left behind (a notebook's) is to be had again.
+        gc.collect()
+        torch.cuda.empty_cache()
         self.free_at_start, self.total = torch.cuda.mem_get_info()
 
     def free(self) -> int:

@@ -3,10 +3,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.runner.device_memory import device_budget
+from engine.runner.device_memory import CudaMemory, device_budget
 from engine.runner.memory import choose_num_blocks
 
 GIB = 1 << 30
@@ -46,3 +47,16 @@ def test_a_model_that_leaves_no_room_is_refused_with_the_figures() -> None:
         ConfigError, match=r"memory_utilization=0\.9 of 16384 MiB.*14336 MiB of weights.*2048 MiB of work"
     ):
         choose_num_blocks(EngineConfig(model_dir="m"), GIB, lambda: budget)
+
+
+def test_a_cuda_device_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocated = {"now": 3 * GIB, "peak": 0}
+    for name in ("init", "empty_cache", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 * GIB, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocated["now"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: allocated.update(peak=allocated["now"]))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: allocated["peak"])
+    memory = CudaMemory()
+    assert (memory.total, memory.free_at_start, memory.free()) == (80 * GIB, 70 * GIB, 70 * GIB)
+    assert memory.peak_of(lambda: allocated.update(peak=5 * GIB)) == 2 * GIB
