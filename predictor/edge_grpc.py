@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from predictor.oip.errors import grpc_status
+from predictor.oip.errors import grpc_status_of
 from predictor.request_context import (
     REQUEST_ID,
     RequestContext,
@@ -138,8 +138,8 @@ def message_of_stream() -> Iterator[None]:
             code = grpc.StatusCode.OK
             if request.is_aborted:
                 code = grpc.StatusCode.CANCELLED
-            elif isinstance(request.error, Exception):
-                code = grpc_status(request.error)
+            elif request.error is not None:
+                code = grpc_status_of(request.error.kind)
             request.status = code.name
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from engine.brief import brief_text
+from engine.errors import OverloadedError, RequestError
 
 if TYPE_CHECKING:
     from engine.metrics import RequestRecord
@@ -33,6 +34,19 @@ SANE_REQUEST_ID = re.compile(rf"[!#-&(-\[\]-~]{{1,{MAX_REQUEST_ID_LENGTH}}}")
 """Visible ASCII but quotes and the backslash: fit for headers, log lines and ids."""
 TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 """W3C Trace Context, section 3.2: version, trace id, parent id, flags; what a later version adds is passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotedError:
+    """What is kept of an error: its class, the code of a client's mistake, the reason of a refusal.
+
+    NOTE: not the error itself, whose traceback holds the frames, and with them the request's body, until the garbage
+    collector comes by. Nor its message, which may repeat what the client wrote.
+    """
+
+    kind: type[BaseException]
+    code: str | None = None
+    reason: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +75,7 @@ class RequestContext:
     is_quiet: bool = False
     is_aborted: bool = False
     status: int | str | None = None
-    error: BaseException | None = None
+    error: NotedError | None = None
     model: str | None = None
     response_id: str | None = None
     params: SamplingParams | None = None
@@ -92,7 +106,7 @@ class RequestContext:
         if self.is_aborted:
             return "client_disconnected"
         if self.error is not None:
-            return type(self.error).__name__
+            return self.error.kind.__name__
         if isinstance(self.status, int):
             return str(self.status) if self.status >= 400 else None
         return None if self.status in ("OK", None) else self.status
@@ -154,7 +168,9 @@ def note_error(error: BaseException) -> None:
     """The current request's client is told this error. The first one counts."""
     request = _CURRENT.get()
     if request is not None and request.error is None:
-        request.error = error
+        code = error.code if isinstance(error, RequestError) else None
+        reason = error.reason if isinstance(error, OverloadedError) else None
+        request.error = NotedError(type(error), code, reason)
 
 
 def note_model(name: str, response_id: str | None = None) -> None:

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from typing import Any
 
-from engine.errors import RequestError
 from predictor.request_context import RequestContext
 from predictor.request_timing import RequestTiming
 
@@ -66,7 +65,7 @@ def request_fields(request: RequestContext) -> dict[str, Any]:
         "model": request.model,
         "finish_reason": timing.finish_reason,
         "error_type": request.error_type,
-        "error_code": error.code if isinstance(error, RequestError) else None,
+        "error_code": None if error is None else error.code,
         "total_seconds": round(request.end_time - request.start_time, 6),
     }
     if request.records:

@@ -105,9 +105,13 @@ def _exporter(endpoint: str) -> SpanExporter:
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     match protocol or "grpc":
         case "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.exporter import InvalidCompressionValueException
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 
-            return GrpcExporter(endpoint)
+            try:
+                return GrpcExporter(endpoint)
+            except InvalidCompressionValueException as error:
+                raise ValueError(error) from None
         case "http/protobuf":
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from opentelemetry.trace import Status, StatusCode
 
-from engine.errors import OverloadedError
 from predictor.request_context import RequestContext
 from predictor.request_timing import RequestTiming
 
@@ -119,7 +118,7 @@ def status_of(request: RequestContext) -> Status | None:
         if request.protocol == "grpc":
             return None
         description = "the client went away before its answer was complete"
-    elif isinstance(request.error, OverloadedError):
+    elif request.error is not None and request.error.reason is not None:
         description = f"refused: {request.error.reason}"
     elif isinstance(request.status, int):
         broke_off = request.error is not None and request.status < 400

@@ -61,7 +61,12 @@ def http_status(error: Exception) -> int:
 
 def grpc_status(error: Exception) -> grpc.StatusCode:
     """The gRPC status code of an error's class; INTERNAL for what was not raised on purpose."""
-    return next((code for kind, _, code in _STATUSES if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    return grpc_status_of(type(error))
+
+
+def grpc_status_of(error_class: type[BaseException]) -> grpc.StatusCode:
+    """The same of a class."""
+    return next((code for kind, _, code in _STATUSES if issubclass(error_class, kind)), grpc.StatusCode.INTERNAL)
 
 
 def public_message(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
@@ -66,6 +67,25 @@ def test_the_first_error_counts_and_outside_of_a_request_none_does() -> None:
     assert one.model is not None
     assert len(one.model) == 100
     assert current_request() is None
+
+
+def test_an_error_is_not_kept_alive() -> None:
+    class Body:
+        """What the frame of the error holds."""
+
+    one = request()
+
+    def failing() -> weakref.ref[Body]:
+        body = Body()
+        try:
+            raise ValueError(body)
+        except ValueError as error:
+            note_error(error)
+        return weakref.ref(body)
+
+    with one.edge.handling(one):
+        assert failing()() is None
+    assert one.error_type == "ValueError"
 
 
 async def test_tasks_inherit_the_request() -> None:

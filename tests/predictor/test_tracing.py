@@ -333,6 +333,20 @@ def test_an_unknown_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         RequestTracer.start("http://127.0.0.1:1")
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
+    ],
+)
+def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=r"a variable OTEL_\* has a wrong value"):
+        RequestTracer.start("http://127.0.0.1:1")
+
+
 async def test_a_collector_that_fails_hurts_no_request(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
