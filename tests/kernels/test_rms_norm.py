@@ -86,5 +86,10 @@ def test_no_rows() -> None:
     assert kernels.head_rms_norm(torch.empty(0, 1, 64), weight.view(1, 64), EPS).shape == (0, 1, 64)
 
 
-def test_a_row_of_zeros_is_zero() -> None:
-    assert torch.equal(kernels.rms_norm(torch.zeros(2, 48), torch.ones(48), EPS), torch.zeros(2, 48))
+@pytest.mark.parametrize("size", [48, 8193])
+def test_a_row_of_zeros_is_zero(size: int) -> None:
+    zeros, weight = torch.zeros(2, size), torch.ones(size)
+    assert torch.equal(kernels.rms_norm(zeros, weight, EPS), zeros)
+    assert torch.equal(kernels.add_rms_norm_(zeros.clone(), zeros, weight, EPS), zeros)
+    heads = zeros.view(2, 1, size)
+    assert torch.equal(kernels.head_rms_norm(heads, weight.view(1, size), EPS), heads)
