@@ -27,7 +27,7 @@ QUIET_ROUTES = QUIET_PATHS | {
 """Routes that probes and scrapers ask: neither logged nor traced."""
 NAME_PARAMETERS = ("model_name", "name")
 """Parameters of paths that hold the model's name."""
-_REQUEST_ID, _TRACEPARENT, _TRACESTATE = b"x-request-id", b"traceparent", b"tracestate"
+_REQUEST_ID, _TRACEPARENT, _TRACESTATE = REQUEST_ID.encode(), b"traceparent", b"tracestate"
 
 
 def route_paths(routers: Iterable[APIRouter]) -> dict[Any, str]:
@@ -120,6 +120,3 @@ class _Answer:
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self.is_complete = True
         await self._send(message)
-
-
-assert REQUEST_ID.encode() == _REQUEST_ID

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from engine.config import EngineConfig
 from engine.log_format import JsonFormatter
+from predictor.config import ServerConfig
 from predictor.logs import LogWriter, TextFormatter
 from predictor.request_context import RequestContext, RequestEdge
 from predictor.request_log import MAX_LOGGED_PROMPT_CHARACTERS, RequestLog
+from predictor.server import build_edge
 from tests.fake_engine import FakeEngine
 from tests.predictor.edge_app import TRACE_ID, edge_app, infer_message, traceparent
 from tests.predictor.oip.conftest import until
@@ -166,6 +169,16 @@ async def test_requests_beyond_the_rate_are_counted_in_one_line(lines: Lines, mo
     with edge.handling(RequestContext("r", "http", "GET", edge, status=200)):
         pass
     assert lines.read[-1]["message"] == "GET (no route) 200"
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_flag_turns_it_off(lines: Lines, is_on: bool) -> None:
+    engine = EngineConfig.from_kwargs(model_dir="nowhere")
+    edge = build_edge(ServerConfig(engine=engine, request_log=is_on, log_prompts=True), None)
+    with edge.handling(RequestContext("r", "http", "GET", edge, status=200)):
+        pass
+    assert len(lines.read) == is_on
+    assert edge.keeps_prompts is is_on
 
 
 async def test_a_rate_of_0_leaves_the_counts_alone(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
