@@ -21,6 +21,8 @@ STEP_TARGET = Target(at_most=1.35)
 IDLE_TARGET = Target(at_most=0.05)
 TARGET_MODEL = "llama-3.1-8b"
 TARGET_BATCH = 32
+PEER_ERRORS = (RuntimeError, AttributeError, TypeError, ValueError, TimeoutError)
+"""Out of memory or time, or another release of transformers: no fault of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,11 @@ class _Peer:
         if not self._budget.allows(20):
             self._report.missing(name, "no time left")
             return
-        peer = TransformersPeer(self._device, self._config)
+        try:
+            peer = TransformersPeer(self._device, self._config)
+        except PEER_ERRORS as error:
+            self._report.missing(name, _brief(error))
+            return
         for num_tokens in load.first_token_prompts:
             seconds = found.first_token.get(num_tokens)
             self._measure(
@@ -219,9 +225,13 @@ class _Peer:
             self._report.missing(case, "no time left")
             return
         try:
-            value = measure()
-        except (RuntimeError, AttributeError, TypeError) as error:
-            # NOTE: out of memory, or another release of transformers: not a fault of the engine.
-            self._report.missing(case, f"{type(error).__name__}: {error}"[:120])
+            with self._budget.enforced():
+                value = measure()
+        except PEER_ERRORS as error:
+            self._report.missing(case, _brief(error))
             return
         self._report.speed(case, value, unit, against=against, note="against the engine")
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:120]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import traceback
@@ -66,4 +67,8 @@ def run_section(name: str, device: Device, report: Reporter, budget: Budget) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # NOTE: not by way of `sys.exit`, which would wait for threads that another library has left behind.
+    os._exit(code)
