@@ -12,7 +12,14 @@ from kernels.rotary import rotary_, rotary_kv_write
 
 
 class TritonAttention:
-    """The `AttentionBackend` of the GPU. It keeps no state, so that a CUDA graph can hold its calls."""
+    """The `AttentionBackend` of the GPU. It keeps nothing from call to call, so that a CUDA graph can hold its calls.
+
+    num_splits: segments that each sequence's keys are cut into; None, as it should be but for a warm-up that wants both
+    kinds of kernel, leaves that to the kernel's own choice.
+    """
+
+    def __init__(self) -> None:
+        self.num_splits: int | None = None
 
     def allocate_cache(
         self,
@@ -57,5 +64,6 @@ class TritonAttention:
             max_seq_len=metadata.max_seq_len,
             scale=scale,
             sliding_window=sliding_window,
+            num_splits=self.num_splits,
         )
         return attended.view(qk.shape[0], -1)

@@ -18,7 +18,8 @@ class TritonBackend:
     """A `LayerBackend` on a CUDA device, and on the CPU under Triton's interpreter."""
 
     def __init__(self) -> None:
-        self.attention: AttentionBackend = TritonAttention()
+        self.triton_attention = TritonAttention()
+        self.attention: AttentionBackend = self.triton_attention
 
     def norm(self, weight: torch.Tensor, eps: float) -> TritonRMSNorm:
         return TritonRMSNorm(weight, eps)

@@ -11,7 +11,7 @@ from engine.config import EngineConfig
 from engine.core.plan import StepPlan, StepResult
 from engine.cpu import usable_cpus
 from engine.layers.attention import AttentionMetadata, KVCache
-from engine.layers.backend import make_backend
+from engine.layers.triton_backend import TritonBackend
 from engine.messages import LoadProgress, ModelInfo
 from engine.models.registry import load_model, read_config
 from engine.runner.accelerator import Accelerator, Compute
@@ -67,7 +67,7 @@ class DeviceRunner:
         self._config = config
         self._progress = progress
         self._accelerator = accelerator
-        self._backend = make_backend("triton")
+        self._backend = TritonBackend()
         loaded = load_model(
             config.model_dir,
             None if config.dtype == "auto" else getattr(torch, config.dtype),
@@ -252,11 +252,17 @@ class DeviceRunner:
             return
         self._is_warm = True
         warm_up = DeviceWarmUp(self._config, self._max_model_len, num_blocks)
-        steps = warm_up.steps() if self._accelerator.compiles else warm_up.largest()[-1:]
+        steps: list[tuple[int | None, StepPlan]] = [(None, step) for step in warm_up.largest()[-1:]]
+        if self._accelerator.compiles:
+            steps = [(None, step) for step in warm_up.steps()]
+            steps += [(num_splits, step) for num_splits in (1, 2) for step in warm_up.single_chunks()]
+        attention = self._backend.triton_attention
         self._progress(LoadProgress("warming up", 0, len(steps)))
-        for number, step in enumerate(steps, start=1):
+        for number, (num_splits, step) in enumerate(steps, start=1):
+            attention.num_splits = num_splits
             self._run_all([step])
             self._progress(LoadProgress("warming up", number, len(steps)))
+        attention.num_splits = None
 
     def _run_all(self, steps: list[StepPlan]) -> None:
         for step in steps:

@@ -56,6 +56,10 @@ class DeviceWarmUp:
         self._config = config
         self._context = max_model_len
         self._num_blocks = num_blocks
+        self._longest = min(config.step_tokens, max_model_len - 1)
+        """Tokens of the longest chunk."""
+        self._late = min(max_model_len - 1, max(self._longest, _LONG))
+        """Tokens of a long sequence."""
         self._serial = 0
 
     def largest(self) -> list[StepPlan]:
@@ -65,28 +69,35 @@ class DeviceWarmUp:
         length = min(num_tokens // num_seqs, self._context - 1)
         return [
             self._step([(0, length)] * num_seqs, _EVERYTHING),
-            self._step([(0, min(num_tokens, self._context - 1))], _GREEDY),
+            self._step([(0, self._longest)], _GREEDY),
         ]
 
     def steps(self) -> list[StepPlan]:
         """One of every kind."""
-        longest = min(self._config.step_tokens, self._context - 1)
-        lengths = sorted({length for length in _CHUNK_LENGTHS if length < longest} | {longest})
-        early, late = 0, min(self._context - 1, max(longest, _LONG))
+        longest, late = self._longest, self._late
         plans = self.largest()
-        for length in lengths:
-            plans += [self._step([(start, length)], _GREEDY) for start in {early, late - length}]
+        for length in self._lengths():
+            plans += [self._step([(start, length)], _GREEDY) for start in {0, late - length}]
         most = min(self._config.max_num_seqs, self._config.step_tokens)
         for count in sorted({min(count, most) for count in (1, 2, 3, 16, 17, most)}):
-            plans += [
-                self._step([(start, 1)] * count, _GREEDY) for start in ({early, late - 1} if count < 4 else {early})
-            ]
+            plans += [self._step([(start, 1)] * count, _GREEDY) for start in ({0, late - 1} if count < 4 else {0})]
         if most > 1 and longest > 1:
-            decode, chunk = (late - 1, 1), (early, longest - 1)
-            plans += [self._step([decode, chunk], _GREEDY), self._step([decode, decode, (early, 2)][:most], _GREEDY)]
+            decode, chunk = (late - 1, 1), (0, longest - 1)
+            plans += [self._step([decode, chunk], _GREEDY), self._step([decode, decode, (0, 2)][:most], _GREEDY)]
         for params in _SAMPLING:
-            plans += [self._step([(early, 1)] * count, params) for count in {1, min(3, most)}]
+            plans += [self._step([(0, 1)] * count, params) for count in {1, min(3, most)}]
         return plans
+
+    def single_chunks(self) -> list[StepPlan]:
+        """A decode and a chunk of each length: to be run with keys split and not split, which `steps` leaves to chance.
+
+        NOTE: the kernel chooses by the number of programs and keys, and of those there are too many pairs to meet.
+        """
+        lengths = {1} | {min(length, self._longest) for length in _CHUNK_LENGTHS}
+        return [self._step([(0, length)], _GREEDY) for length in sorted(lengths)]
+
+    def _lengths(self) -> list[int]:
+        return sorted({length for length in _CHUNK_LENGTHS if length < self._longest} | {self._longest})
 
     def _step(self, spans: Iterable[tuple[int, int]], params: dict[str, Any]) -> StepPlan:
         """spans: (tokens computed before, new tokens) of each sequence."""

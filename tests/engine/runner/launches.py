@@ -54,8 +54,8 @@ def _kind(value: Any, is_plain: bool, is_unaligned: bool) -> object:
     return type(value)
 
 
-def record_launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
-    """From now on kernels are noted instead of run, as if on an H200. Every sampled token is 0."""
+def record_launches(monkeypatch: pytest.MonkeyPatch, family: tiles.Family, num_sms: int) -> Launches:
+    """From now on kernels are noted instead of run, as if on such a device. Every sampled token is 0."""
     launches = Launches()
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -63,6 +63,6 @@ def record_launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
 
     sample = device_sampler.sample_tokens
     monkeypatch.setattr(interpreter.InterpretedFunction, "run", run)
-    monkeypatch.setattr(paged_attention, "device_of", lambda _device: tiles.Device("hopper", 132))
+    monkeypatch.setattr(paged_attention, "device_of", lambda _device: tiles.Device(family, num_sms))
     monkeypatch.setattr(device_sampler, "sample_tokens", lambda *args, **kwargs: sample(*args, **kwargs).zero_())
     return launches

@@ -15,6 +15,7 @@ from engine.runner.accelerator import HostAccelerator
 from engine.runner.device_runner import DeviceRunner
 from engine.runner.device_warm_up import DeviceWarmUp
 from engine.sampling_params import SamplingParams
+from kernels.tiles import Family
 from tests.engine.runner.launches import record_launches
 from tests.tiny_models import make_checkpoint
 
@@ -49,8 +50,19 @@ def serve(core: EngineCore, rng: random.Random, num_requests: int, longest: int)
         core.step()
 
 
+MODELS = ("llama", "llama2", "mqa", "qwen3", "mistral")
+DEVICES: tuple[tuple[Family, int], ...] = (("hopper", 132), ("ampere", 108), ("ada", 46), ("blackwell", 148))
+
+
 @pytest.mark.parametrize(
-    "family", ["llama", *(pytest.param(family, marks=pytest.mark.full) for family in ("qwen3", "mistral"))]
+    ("model", "device"),
+    [
+        pytest.param(
+            model, device, id=f"{model}-{device[0]}", marks=[pytest.mark.full] if model != "llama" or n else []
+        )
+        for model in MODELS
+        for n, device in enumerate(DEVICES)
+    ],
 )
 @pytest.mark.parametrize(
     "bounds",
@@ -63,16 +75,16 @@ def serve(core: EngineCore, rng: random.Random, num_requests: int, longest: int)
     ids=["graphs", "eager", "single", "small-chunks"],
 )
 def test_serving_launches_nothing_new(
-    family: str, bounds: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, device: tuple[Family, int], bounds: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model_dir = make_checkpoint(family, tmp_path, tokenizer=False, max_position_embeddings=1024, num_hidden_layers=1)
-    launches = record_launches(monkeypatch)
+    model_dir = make_checkpoint(model, tmp_path, tokenizer=False, max_position_embeddings=1024, num_hidden_layers=1)
+    launches = record_launches(monkeypatch, *device)
     arguments = {"attention_backend": "triton", "dtype": "float32", "num_threads": 1, "num_kv_blocks": 200} | bounds
     config = EngineConfig(model_dir=model_dir, **arguments)
     runner = DeviceRunner(config, lambda _progress: None, CompilingHost(), None)
     ready = set(launches.variants)
     assert len({variant[0] for variant in ready}) >= 8
-    serve(EngineCore(config, runner.info, runner), random.Random(family), 16, 900)
+    serve(EngineCore(config, runner.info, runner), random.Random(model), 16, 900)
     assert not launches.variants - ready, sorted(map(str, launches.variants - ready))
 
 
@@ -86,7 +98,7 @@ def test_every_step_keeps_the_bounds(tmp_path: Path) -> None:
             model_dir=tmp_path, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
         )
         warm_up = DeviceWarmUp(config, context, num_blocks)
-        for step in (*warm_up.largest(), *warm_up.steps()):
+        for step in (*warm_up.largest(), *warm_up.steps(), *warm_up.single_chunks()):
             assert 0 < step.num_tokens <= max_num_batched_tokens
             assert 0 < len(step.scheduled) <= max_num_seqs
             for item in step.scheduled:

@@ -16,7 +16,7 @@ from kernels.reference import kv_write, paged_attention, penalties, rms_norm, ro
 
 
 def attention(
-    q: torch.Tensor, *args: torch.Tensor, max_query_len: int, max_seq_len: int, **kwargs: Any
+    q: torch.Tensor, *args: torch.Tensor, max_query_len: int, max_seq_len: int, num_splits: int | None, **kwargs: Any
 ) -> torch.Tensor:
     """The twin, behind the promises that the kernel is given."""
     starts, seq_lens, tables = kwargs["query_starts"], kwargs["seq_lens"], kwargs["block_tables"]
