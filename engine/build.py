@@ -33,9 +33,15 @@ def build_runner(config: EngineConfig, progress: Callable[[LoadProgress], None])
     if config.attention_backend == "torch":
         return ModelRunner(config, progress)
     # NOTE: imported here, so that triton comes in only where it is used.
-    from engine.runner.accelerator import CudaAccelerator, HostAccelerator
-    from engine.runner.device_memory import CudaMemory
-    from engine.runner.device_runner import DeviceRunner
+    try:
+        from engine.runner.accelerator import CudaAccelerator, HostAccelerator
+        from engine.runner.device_memory import CudaMemory
+        from engine.runner.device_runner import DeviceRunner
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the triton back end needs the Python package {error.name}, which is not installed: torch's CUDA build"
+            " brings triton along; else `pip install triton`"
+        ) from error
 
     if config.device == "cpu":
         return DeviceRunner(config, progress, HostAccelerator(), None)

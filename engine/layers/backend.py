@@ -1,16 +1,13 @@
-"""The seam between models and the code that computes their layers: one choice for a whole model."""
+"""The seam between models and the code that computes their layers: one choice for a whole model, made by the runner."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
-from engine.errors import ConfigError
 from engine.layers.attention import AttentionBackend
-
-BackendName = Literal["torch", "triton"]
 
 Gate = Callable[[torch.Tensor], torch.Tensor]
 """activation(gate) · up. Takes (T, 2 · inner), the gate first; returns (T, inner)."""
@@ -50,19 +47,3 @@ class LayerBackend(Protocol):
     def gate(self, activation: str) -> Gate:
         """activation: a key of `engine.layers.activation.ACTIVATIONS`."""
         ...
-
-
-def make_backend(name: BackendName) -> LayerBackend:
-    """The back end of that name. Raises `ConfigError` where it cannot be had here."""
-    if name == "torch":
-        from engine.layers.torch_backend import TorchBackend
-
-        return TorchBackend()
-    try:
-        from engine.layers.triton_backend import TritonBackend
-    except ImportError as error:
-        raise ConfigError(
-            f"the triton attention back end needs the Python package triton ({error}): install torch's CUDA build,"
-            " which brings it, or `pip install triton`"
-        ) from error
-    return TritonBackend()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,16 @@ def test_the_cpu_runs_torchs_layers(tmp_path: Path) -> None:
     config = EngineConfig(model_dir=model_dir, device="cpu", dtype="float32", num_threads=1, num_kv_blocks=8)
     core = build_engine(config, lambda _progress: None)
     assert isinstance(core._loop._runner, ModelRunner)
+
+
+def test_without_triton_the_message_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['triton'] = None\n"
+        "from engine.build import build_runner; from engine.config import EngineConfig\n"
+        "build_runner(EngineConfig(model_dir='m', device='cpu', attention_backend='triton'), print)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert re.search(r"ConfigError: .*package triton.*pip install triton", result.stderr), result.stderr
 
 
 def test_a_gpu_that_is_too_small_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
