@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import AddSequence, SequenceId
+from engine.messages import AbortSequences, AddSequence, SequenceId
 from engine.runner.device_runner import DeviceRunner
 from engine.sampling_params import SamplingParams
 from tests.engine.runner.twins import use_twins
@@ -118,3 +118,35 @@ def test_sampled_tokens_do_not_depend_on_how_the_engine_ran(case: Case, seed: in
 
 def test_the_device_runner_is_what_runs(case: Case) -> None:
     assert isinstance(device_core(case)._loop._runner, DeviceRunner)
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_aborts_leave_the_others_alone(case: Case, backend: str) -> None:
+    """Sequences are aborted while their steps run, and their rows and blocks given to others at once."""
+    rng = random.Random(f"aborts {backend}")
+    core = device_core(
+        case, attention_backend=backend, overlap=True, num_kv_blocks=30, max_num_seqs=4, max_num_batched_tokens=40
+    )
+    waiting = [(f"{round_}-{i}/0", i) for round_ in range(2) for i in range(len(case.prompts))]
+    rng.shuffle(waiting)
+    place = dict(waiting)
+    tokens: dict[str, list[int]] = {}
+    finished: set[str] = set()
+    while waiting or core.has_work():
+        while waiting and (not core.has_work() or rng.random() < 0.6):
+            name, i = waiting.pop()
+            tokens[name] = []
+            core.handle(AddSequence(SequenceId(name), tuple(case.prompts[i]), greedy(MAX_TOKENS), 0, 0, float(i)))
+        if tokens and rng.random() < 0.25:
+            victim = rng.choice([name for name in tokens if name not in finished] or [""])
+            core.handle(AbortSequences((SequenceId(victim),)))
+            tokens.pop(victim, None)
+        for output in core.step().outputs:
+            tokens[output.sequence_id] += output.token_ids
+            if output.finish_reason is not None:
+                finished.add(output.sequence_id)
+        core.check_integrity()
+    assert set(tokens) == finished
+    assert 3 < len(finished) < len(place)
+    for name in finished:
+        assert tokens[name] == case.expected[place[name]], name
