@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable
@@ -57,9 +56,6 @@ def run(name: str, device: Device, report: Reporter, budget: Budget) -> None:
     device.release()
     _Engine(name, device, report, budget, config, load, found).run()
     device.release()
-    if importlib.util.find_spec("transformers") is None:
-        report.missing("transformers", "not installed here")
-        return
     _Peer(device, report, budget, config, load, found).run()
 
 
@@ -181,10 +177,13 @@ class _Peer:
         self._found = found
 
     def run(self) -> None:
-        import transformers
-
         from benchmarks.gpu.transformers_peer import TransformersPeer
 
+        try:
+            import transformers
+        except ImportError as error:
+            self._report.missing("transformers", _brief(error))
+            return
         load, found = self._load, self._found
         name = f"transformers {transformers.__version__}"
         if not self._budget.allows(20):
