@@ -41,7 +41,7 @@ CHUNK_WARPS = 8
 ROW_WARPS = 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_chunks"])
 def _largest_kernel(logits, row_stride, vocab_size, num_chunks, chunk_largest, chunk_ids, chunk_sums):
     """One chunk a program."""
     chunk = tl.program_id(0)
@@ -57,7 +57,7 @@ def _largest_kernel(logits, row_stride, vocab_size, num_chunks, chunk_largest, c
     tl.store(chunk_sums + place, sum_for_mean(values, largest, is_token))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_chunks"])
 def _draw_kernel(
     logits,
     row_stride,
@@ -95,7 +95,7 @@ def _draw_kernel(
         tl.store(chunk_ids + row * num_chunks + chunk, tl.min(tl.where(least == time, least_ids, NO_ID)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_chunks"])
 def _finish_kernel(
     logits,
     row_stride,

@@ -164,12 +164,11 @@ def _needed_ties(low_mass, high, ties, share, total):
     """
     weight = tl.exp(-high.to(tl.float32, bitcast=True)).to(tl.float64)
     missing = share * total - low_mass
-    guess = tl.where(weight * ties > missing, missing / tl.where(weight > 0.0, weight, 1.0), ties * 1.0).to(tl.int32)
-    first = tl.minimum(tl.maximum(guess, 1), ties)
-    one_less = (low_mass + (first - 1) * weight) / total >= share
-    enough = (low_mass + first * weight) / total >= share
-    needed = tl.where(one_less, first - 1, tl.where(enough, first, first + 1))
-    return tl.minimum(tl.maximum(needed, 1), ties)
+    # NOTE: bounded before it is made an integer: beside a weight near 0 a rounded sum is as good as infinite.
+    guess = tl.where(weight * ties > missing, missing / tl.where(weight > 0.0, weight, 1.0), ties.to(tl.float64))
+    first = tl.minimum(tl.maximum(guess, 1.0), ties.to(tl.float64)).to(tl.int32)
+    is_enough = (low_mass + first * weight) / total >= share
+    return tl.minimum(tl.where(is_enough, first, first + 1), ties)
 
 
 @triton.jit

@@ -49,7 +49,7 @@ def sum_for_mean(values, largest, is_token):
     return tl.sum(tl.where(is_token, tl.minimum(tl.maximum(values, floor), LARGEST_TERM), 0.0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_chunks"])
 def bucket_kernel(
     logits,
     row_stride,
@@ -90,7 +90,7 @@ def bucket_kernel(
             tl.store(bucket_masses + place * BUCKETS + bucket, tl.sum(tl.where(is_within, weights, 0.0)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_chunks"])
 def copy_kernel(
     logits,
     row_stride,

@@ -176,7 +176,7 @@ class DeviceSampler:
         token_ids = np.array(request.token_ids, dtype=np.int64)
         num_prompt_tokens = request.num_prompt_tokens
         if request.params.repetition_penalty != 1.0:
-            counts.index_fill_(0, upload(np.unique(token_ids[:num_prompt_tokens]), self._device), SEEN_IN_PROMPT)
+            counts.index_fill_(0, upload(token_ids[:num_prompt_tokens], self._device), SEEN_IN_PROMPT)
         if len(token_ids) > num_prompt_tokens:
             output = upload(token_ids[num_prompt_tokens:], self._device)
             counts.index_add_(0, output, torch.ones_like(output, dtype=torch.int32))

@@ -126,6 +126,7 @@ ROWS: dict[str, tuple[torch.Tensor, Row]] = {
     "10 equal, p 0.9": (EQUAL_10, {P: 0.9}),
     "10 equal, p 0.6": (EQUAL_10, {P: 0.6}),
     "10 equal, p 0.7, k 10": (EQUAL_10, {P: 0.7, K: 10}),
+    "p reached exactly": (_with(_with(torch.full((V,), -INF), [4150], 0.0), [7, 4000], -math.log(2)), {P: 0.5}),
     "tail, k": (PEAK, {K: 3}),
     "tail, p below the peak": (PEAK, {P: 0.6}),
     "tail, p within the tail": (PEAK, {P: 0.9}),
@@ -183,9 +184,8 @@ def test_tokens_equal_the_twins() -> None:
     """All kinds of rows in one batch, over poisoned scratch memory."""
     chosen = list(ROWS.values())[::3]
     rows = [row for _, row in chosen]
-    logits = torch.stack([row_logits for row_logits, _ in chosen])
-    logits = torch.cat((logits, logits[:8]))
-    rows += [{T: 0.0}, {}, {M: 0.1}, {T: 0.7}, {M: 1.0}, {K: 20, M: 0.5}, {P: 0.9, M: 0.3}, {T: 0.0, K: 5}]
+    logits = torch.stack([*(row_logits for row_logits, _ in chosen), *(_logits(V, seed) for seed in range(8))])
+    rows += [{T: 0.0}, {}, {M: 0.1}, {T: 0.7}, {M: 1.0}, {K: 20, M: 0.9}, {P: 0.9, M: 0.9}, {K: 20, M: 1.0}]
     table = make_table([{Column.SEED_HIGH: 2**31 + i, Column.INDEX: i, **row} for i, row in enumerate(rows)])
     positions = [2**33 + 100 * i for i in range(len(rows))]
     assert (
@@ -321,7 +321,7 @@ def test_random_rows(vocab_size: int) -> None:
     rows: list[Row] = []
     for _ in range(30):
         k, p, t, m = torch.rand(4, generator=generator).tolist()
-        rows.append({K: int(vocab_size ** (1.1 * k)), P: min(1.0, 1.2 * p), T: 4 * t, M: max(0.0, m - 0.5) ** 3})
+        rows.append({K: int(vocab_size ** (1.1 * k)), P: min(0.999, 1.2 * p), T: 4 * t, M: max(0.0, m - 0.5) ** 3})
     logits = torch.randn(len(rows), vocab_size, generator=generator) * torch.rand(30, 1, generator=generator) * 5
     logits[::2] = logits[::2].bfloat16().float()
     table = make_table(rows)
@@ -329,8 +329,7 @@ def test_random_rows(vocab_size: int) -> None:
     free = table.clone()
     free[:, M] = 0.0
     expected = kept_tokens(scaled_distances(logits, table[:, T]), free)
-    has_border = (table[:, P] < 1.0) | ((table[:, K] > 0) & (table[:, K] < vocab_size))
-    assert torch.equal(kept[has_border], expected[has_border])
+    assert torch.equal(kept, expected)
     positions = torch.arange(len(rows)) * 31
     assert (
         _sample(logits, table, positions.tolist())
