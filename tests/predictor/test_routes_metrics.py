@@ -14,7 +14,7 @@ from engine.metrics import EngineMetrics
 from engine.metrics_aliases import METRICS_ALIASES
 from predictor.args import parse_config
 from predictor.config import ServerConfig
-from predictor.routes_metrics import accepts_gzip, build_router
+from predictor.routes_metrics import accepts_gzip, build_router, wants_openmetrics
 from tests.predictor.openai.asgi_client import Exchange
 
 # What Prometheus 2.42 and 3.5 ask for.
@@ -52,6 +52,34 @@ async def test_prometheus_text_for_everybody_else(accept: str) -> None:
     families = {f.name: f for f in parser.text_string_to_metric_families(answer.body.decode())}
     assert families["pagedserve_requests_running"].samples[0].value == 3
     assert "process_open_fds" in families
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        (PROMETHEUS_2, True),
+        (PROMETHEUS_3, True),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text; version=1.0.0, text/plain", True),
+        ('Application/OpenMetrics-Text; version="1.0.0"; charset=utf-8; q=0.2, */*;q=0.1', True),
+        ("text/plain;version=0.0.4;q=0.9, application/openmetrics-text;version=1.0.0;q=0.1", False),
+        ("application/openmetrics-text;version=1.0.0;q=0, text/plain", False),
+        ("application/openmetrics-text;version=1.0.0;q=0", False),
+        ("application/openmetrics-text;q=0.5, */*", False),
+        ("application/openmetrics-text;version=0.0.1", False),
+        ("application/openmetrics-text;version=2.0.0", False),
+        ("application/openmetrics-text;version=x", False),
+        ("application/openmetrics-text;q=x", False),
+        ("text/plain;version=x", False),
+        (";;=,,", False),
+    ],
+)
+async def test_the_format_by_version_and_weight(header: str, wanted: bool) -> None:
+    assert wants_openmetrics(header) is wanted
+    answer = await get(app(), accept=header)
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("application/openmetrics-text" if wanted else "text/plain")
+    assert answer.body.endswith(b"# EOF\n") is wanted
 
 
 async def test_aliases_only_where_asked_for() -> None:
