@@ -118,11 +118,10 @@ def paged_attention_kernel(
     tokens = (query_start + queries).to(tl.int64)
     heads = kv_head * GROUP + rows % GROUP
     valid = (rows < BLOCK_Q * GROUP) & (queries < num_queries)
-    if SPLIT:
-        lse_offsets = (tokens * NUM_HEADS + heads) * num_splits + segment
-        # NOTE: by the first segment also a row without any key is written.
+    if SPLIT:  # noqa: SIM102 - decided when it is compiled
         if first_tile >= last_tile:
-            tl.store(partial_lse + lse_offsets, float("-inf"), mask=valid)
+            no_keys = (tokens * NUM_HEADS + heads) * num_splits + segment
+            tl.store(partial_lse + no_keys, float("-inf"), mask=valid)
             return
 
     offs_d = tl.arange(0, BLOCK_D)
@@ -171,6 +170,7 @@ def paged_attention_kernel(
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     acc *= (1.0 / row_sum)[:, None]
     if SPLIT:
+        lse_offsets = (tokens * NUM_HEADS + heads) * num_splits + segment
         tl.store(partial_lse + lse_offsets, row_max + tl.log2(row_sum), mask=valid)
         tl.store(partial_out + lse_offsets[:, None] * HEAD_DIM + offs_d[None, :], acc, mask=in_row)
     else:

@@ -16,8 +16,11 @@ from kernels.paged_attention import paged_attention
 from kernels.reference.paged_attention import paged_attention as reference
 from kernels.tiles import Device, Tile, attention_tile
 
-TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-"""Largest difference from a float32 result, of values around 1. The interpreter cuts bfloat16 off, GPUs round it."""
+TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+"""Largest difference from the twin's float32 result, beside an epsilon of the dtype times the result.
+
+bfloat16: weights are cut off to it before they multiply values, by the interpreter; GPUs round them.
+"""
 
 SMALL = Tile(16, 16, 4, 1, 1)
 WIDE = Tile(64, 32, 4, 1, 1)
@@ -99,9 +102,11 @@ def check(batch: Batch, *, expect: dict[str, Any] | None = None, **options: Any)
     expect = expect or {}
     out = batch.run(**expect, **options)
     num_tokens = int(batch.query_starts[-1])
-    difference = (out[:num_tokens].float() - batch.expected(**expect)[:num_tokens].float()).abs().max()
-    # NOTE: NaN compares false.
-    assert difference <= TOLERANCE[batch.q.dtype]
+    dtype = batch.q.dtype
+    rtol = torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        out[:num_tokens], batch.expected(**expect)[:num_tokens], rtol=rtol, atol=TOLERANCE[dtype], equal_nan=False
+    )
     assert out[num_tokens:].isnan().all(), "rows of no sequence were written"
 
 
