@@ -10,6 +10,7 @@ import torch
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.errors import ConfigError
+from engine.kernel_cache import check_cache_folder
 from engine.messages import LoadProgress
 from engine.runner.choice import resolve
 from engine.runner.model_runner import ModelRunner
@@ -45,6 +46,7 @@ def build_runner(config: EngineConfig, progress: Callable[[LoadProgress], None])
 
     if config.device == "cpu":
         return DeviceRunner(config, progress, HostAccelerator(), None)
+    check_cache_folder()
     memory = CudaMemory()
     try:
         return DeviceRunner(config, progress, CudaAccelerator(), memory)

@@ -7,14 +7,13 @@ Triton's cache (`TRITON_CACHE_DIR`), where the next start with the same flags fi
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.errors import PagedServeError
+from engine.kernel_cache import cache_folder, count_kernels
 from engine.messages import LoadProgress
 
 
@@ -49,17 +48,6 @@ def main(config_json: str) -> int:
         lines.append(f"decode graphs recorded for batches of {sizes}" if sizes else "no decode graphs")
     print("\n".join(f"pagedserve warmup: {line}" for line in (*lines, f"done in {time.monotonic() - started:.1f} s")))
     return 0
-
-
-def cache_folder() -> Path:
-    """Where Triton keeps what it has compiled."""
-    folder = os.environ.get("TRITON_CACHE_DIR")
-    return Path(folder) if folder else Path(os.environ.get("TRITON_HOME", Path.home())) / ".triton" / "cache"
-
-
-def count_kernels(cache: Path) -> int:
-    """Compiled kernels in the cache; 0 where there is none."""
-    return sum(1 for _ in cache.rglob("*.cubin"))
 
 
 class _Phases:

@@ -34,13 +34,14 @@ def test_without_triton_the_message_says_what_to_install() -> None:
     assert re.search(r"ConfigError: .*package triton.*pip install triton", result.stderr), result.stderr
 
 
-def test_a_gpu_that_is_too_small_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_too_small_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Memory:
         total, free_at_start = 8 << 30, 7 << 30
 
     def fail(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(device_memory, "CudaMemory", Memory)
     monkeypatch.setattr(accelerator, "CudaAccelerator", object)
     monkeypatch.setattr(device_runner, "DeviceRunner", fail)

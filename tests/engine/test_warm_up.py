@@ -47,18 +47,6 @@ def test_what_is_wrong_is_said_in_one_line(model_dir: Path, capsys: pytest.Captu
     assert capsys.readouterr().err.startswith("pagedserve warmup: ")
 
 
-def test_kernels_are_counted_where_triton_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
-    assert warm_up.count_kernels(warm_up.cache_folder()) == 0
-    kernel = tmp_path / "cache" / "KEY" / "kernel.cubin"
-    kernel.parent.mkdir(parents=True)
-    kernel.touch()
-    assert warm_up.count_kernels(warm_up.cache_folder()) == 1
-    monkeypatch.delenv("TRITON_CACHE_DIR")
-    monkeypatch.setenv("TRITON_HOME", str(tmp_path))
-    assert warm_up.cache_folder() == tmp_path / ".triton" / "cache"
-
-
 def test_the_subcommand(model_dir: Path) -> None:
     """With the server's own flags, in a front that loads no torch itself."""
     words = ["warmup", "--model_dir", str(model_dir), "--load_format=dummy", "--device", "cpu", "--num-threads", "1"]
