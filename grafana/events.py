@@ -25,13 +25,20 @@ SCALE_UP = Event(
 SCALE_DOWN = Event(
     "Scaled in", _scaled("<"), "purple", "{{inferenceservice}}: {{replicas}} replicas", "Scaled in in {{namespace}}"
 )
+
+
+def _replica_sets(when: str = "") -> str:
+    """Those that serve. NOTE: a new model or another flag is a new ReplicaSet, and no new version of pagedserve."""
+    return f'label_replace(pagedserve_info{{{SERVICE}}}{when} == 1, "replicaset", "$1", "pod", "(.+)-[a-z0-9]{{5}}")'
+
+
 ROLL_OUT = Event(
     "Version",
-    f"count by (namespace, inferenceservice, version) (pagedserve_info{{{SERVICE}}} == 1)\n"
-    f"unless on (namespace, inferenceservice, version) (pagedserve_info{{{SERVICE}}} offset 5m == 1)",
+    f"count by (namespace, inferenceservice, replicaset, version) ({_replica_sets()})\n"
+    f"unless on (namespace, inferenceservice, replicaset) {_replica_sets(' offset 5m')}",
     "green",
-    "{{inferenceservice}}: version {{version}}",
-    "A first replica of this version (or of the service) serves",
+    "{{replicaset}}",
+    "A first replica of this ReplicaSet of {{namespace}}/{{inferenceservice}} serves (pagedserve {{version}})",
 )
 ALERT = Event(
     "Alert",

@@ -20,7 +20,8 @@ UIDS = {
 }
 """The dashboards by title. NOTE: uids and panel ids are part of links and bookmarks: they never change."""
 
-_KEPT = "${datasource:queryparam}&${namespace:queryparam}&${inferenceservice:queryparam}&${__url_time_range}"
+_VARIABLES = ("datasource", "namespace", "inferenceservice", "pod")
+_KEPT = "&".join(f"${{{name}:queryparam}}" for name in _VARIABLES) + "&${__url_time_range}"
 
 
 def runbook(alert: str) -> DashboardLink:

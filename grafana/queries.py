@@ -83,8 +83,9 @@ def wanted_replicas() -> str:
     NOTE: a canary's Deployment has a name of its own (NAME-VERSION-predictor), which could be another service's as
     well: the pods tell whose it is. A service without any pod is known by the name of its Deployment.
     """
-    of_pods = (
-        f'label_replace(pagedserve_engine_up{{{SERVICE}}}, "deployment", "$1", "pod", "(.+)-[a-z0-9]+-[a-z0-9]{{5}}")'
+    of_pods = (  # NOTE: 1 for each of them, also while it loads
+        f"label_replace(pagedserve_engine_up{{{SERVICE}}} >= bool 0, "
+        '"deployment", "$1", "pod", "(.+)-[a-z0-9]+-[a-z0-9]{5}")'
     )
     by_name = of_service(f"kube_deployment_spec_replicas{{{DEPLOYMENT}}}", "deployment", "-predictor")
     by = "namespace, deployment, inferenceservice"

@@ -160,6 +160,9 @@ def _decision() -> Section:
 
 
 def _pods() -> Section:
+    wanted = f"sum by ({BY_SERVICE}) ({wanted_replicas()})"
+    # NOTE: service by service, that one with a pod too many hides no other's; and all are missing where none runs.
+    missing = f"sum(clamp_min(\n{wanted}\n- (sum by ({BY_SERVICE}) ({REPLICAS}) or 0 * {wanted}),\n0))"
     return Section(
         103,
         "Pods: what it costs to scale",
@@ -185,10 +188,7 @@ def _pods() -> Section:
                                 f"sum({REPLICAS} - inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})",
                                 "loading",
                             ),
-                            Query(
-                                f"clamp_min(sum({wanted_replicas()}) - sum({REPLICAS}), 0)",
-                                "missing",
-                            ),
+                            Query(missing, "missing"),
                         ],
                         stacked=True,
                         colors={"ready": "green", "loading": "yellow", "missing": "red"},

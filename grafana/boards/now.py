@@ -44,7 +44,11 @@ def _replicas_now() -> Builder:
             "the panel Replicas below, then the dashboard Autoscaling for why that many are wanted.",
         ),
         [
-            Query(f"sum(inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})", "ready"),
+            # NOTE: replicas that are wanted and of which no pod runs are no missing data, but none that is ready.
+            Query(
+                f"sum(inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})\nor\n0 * sum({wanted_replicas()})",
+                "ready",
+            ),
             Query(f"sum({wanted_replicas()})", "wanted"),
         ],
         steps=((None, "red"), (1, "green")),

@@ -105,8 +105,8 @@ def _pods() -> Builder:
             query(rate("pagedserve_generation_tokens_total", BY_POD)),
             query(
                 f"sum by ({BY_POD}) (\n"
-                "  sum by (namespace, pod) "
-                '(kube_pod_container_status_restarts_total{namespace=~"$namespace",pod=~"$pod"})\n'
+                "  sum by (namespace, pod) (max by (namespace, pod, container) "
+                '(kube_pod_container_status_restarts_total{namespace=~"$namespace",pod=~"$pod"}))\n'
                 f"  * on (namespace, pod) group_left (inferenceservice)\n"
                 f"  max by ({BY_POD}) (pagedserve_engine_up{{{POD}}} >= bool 0)\n)"
             ),

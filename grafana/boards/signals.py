@@ -34,8 +34,9 @@ def keda(metric: str) -> str:
     )
 
 
-def _target(index: int) -> Query:
-    matchers = f',metric_name=~"s{index}-.+"{AVERAGE}'
+def _target(index: int, adapter: str) -> Query:
+    """The threshold of a trigger, by KEDA's name for it; adapter: the name where the HPA asks prometheus-adapter."""
+    matchers = f',metric_name=~"s{index}-.+|{adapter}"{AVERAGE}'
     return Query(of_hpa(hpa("spec_target_metric", matchers)), f"{SERVICE_LEGEND} threshold")
 
 
@@ -65,7 +66,7 @@ def signals(row_id: int) -> Section:
                         ),
                         [
                             _per_replica(REQUESTS),
-                            _target(0),
+                            _target(0, "pagedserve_requests"),
                         ],
                         dashed=(".* threshold",),
                         colors={".* threshold": "red"},
@@ -84,7 +85,7 @@ def signals(row_id: int) -> Section:
                         ),
                         [
                             _per_replica(KV_USAGE),
-                            _target(1),
+                            _target(1, "pagedserve_kv_cache_usage_percent"),
                         ],
                         dashed=(".* threshold",),
                         colors={".* threshold": "red"},

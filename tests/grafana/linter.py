@@ -14,7 +14,7 @@ from typing import Any
 
 from grafana.preview.template import Chosen, Template
 from grafana.preview.units import show
-from tests.prometheus.promql import nodes, selectors
+from tests.prometheus.promql import metric_names, nodes, selectors
 
 Dashboard = dict[str, Any]
 Panel = dict[str, Any]
@@ -157,6 +157,33 @@ def units(dashboard: Dashboard) -> Iterator[str]:
                 yield f"panel {panel['id']} has the unit {unit}"
 
 
+UNITS = {
+    r".*_seconds": "s",
+    r".*_bytes": "bytes",
+    r".*_ratio(:avg)?|.*:ratio_rate\w+": "percentunit",
+}
+"""Units that a metric's name tells, by pattern."""
+
+
+def units_fit(dashboard: Dashboard) -> Iterator[str]:
+    """Where a panel shows one metric as it is, or its quantile, the unit is that of the metric's name."""
+    for one in targets(dashboard):
+        if one.panel is None or one.panel["type"] == "table":
+            continue
+        names = metric_names(bare(one.expr))
+        distribution = one.expr.startswith("histogram_quantile(") or one.panel["type"] == "heatmap"
+        changed = "/" in one.expr or "100 *" in one.expr or re.search(r"\b(rate|increase)\(", one.expr)
+        if len(names) != 1 or (changed and not distribution):
+            continue
+        name = names.pop().removesuffix("_bucket")
+        wanted = next((unit for pattern, unit in UNITS.items() if re.fullmatch(pattern, name)), None)
+        found = {one.panel["fieldConfig"]["defaults"].get("unit")}
+        if one.panel["type"] == "heatmap":
+            found.add(one.panel["options"]["yAxis"].get("unit"))
+        if wanted is not None and found != {wanted}:
+            yield f"{one.where}: {name} is shown in {found}"
+
+
 def promql(dashboard: Dashboard) -> Iterator[str]:
     template = stand_in(dashboard)
     for one in targets(dashboard):
@@ -190,6 +217,14 @@ def counters_are_rates(dashboard: Dashboard) -> Iterator[str]:
     for one in targets(dashboard):
         if re.search(r"histogram_quantile\((?![\d.]+,sumby\(le[,)])", re.sub(r"\s", "", one.expr)):
             yield f"{one.where}: a quantile that is not of sum by (le, ...)"
+
+
+def rates_are_of_counters(dashboard: Dashboard) -> Iterator[str]:
+    for one in targets(dashboard):
+        expr = re.sub(r"\s", "", one.expr)
+        for name in re.findall(r"\b(?:i?rate|increase)\((?:label_replace\()*([\w:]+)", expr):
+            if not re.fullmatch(r"\w+_(total|bucket|count|sum)", name):
+                yield f"{one.where}: {name} is no counter, and a rate of it means nothing"
 
 
 def joins(dashboard: Dashboard) -> Iterator[str]:
@@ -274,9 +309,11 @@ RULES: tuple[Rule, ...] = (
     variables,
     panel_basics,
     units,
+    units_fit,
     promql,
     rate_interval,
     counters_are_rates,
+    rates_are_of_counters,
     joins,
     matchers,
     grid,

@@ -18,8 +18,9 @@ from grafana.boards.slo import OBJECTIVES
 from grafana.catalogue import FOLDER, boards, write
 from grafana.links import DOCS, RUNBOOKS, UIDS
 from predictor.flags import FLAGS
-from tests.grafana.linter import RULES, Dashboard, Rule, panels, targets
+from tests.grafana.linter import RULES, Dashboard, Panel, Rule, bare, panels, targets
 from tests.manifests.kustomize import REPOSITORY
+from tests.prometheus.promql import metric_names
 
 FILES = sorted(FOLDER.glob("*.json"))
 DASHBOARDS: dict[str, Dashboard] = {file.stem: json.loads(file.read_text()) for file in FILES}
@@ -53,6 +54,10 @@ def _first(dashboard: Dashboard, kind: str = "timeseries") -> Any:
     return next(panel for panel in panels(dashboard) if panel["type"] == kind)
 
 
+def _panel(dashboard: Dashboard, panel_id: int) -> Any:
+    return next(panel for panel in panels(dashboard) if panel["id"] == panel_id)
+
+
 def _expr(text: str) -> Callable[[Dashboard], Any]:
     return lambda dashboard: _first(dashboard)["targets"][0].update(expr=text)
 
@@ -64,9 +69,11 @@ FAULTS: dict[str, Callable[[Dashboard], Any]] = {
     "variables": lambda d: d["templating"]["list"][2].update(multi=False),
     "panel_basics": lambda d: _first(d).update(description="Latency."),
     "units": lambda d: _first(d)["fieldConfig"]["defaults"].pop("unit"),
+    "units_fit": lambda d: _panel(d, 41)["fieldConfig"]["defaults"].update(unit="percent"),
     "promql": _expr("sum(rate(a[$__rate_interval])"),
     "rate_interval": _expr(f"sum(rate(pagedserve_requests_total{{{OURS}}}[5m]))"),
     "counters_are_rates": _expr(f"sum(pagedserve_requests_total{{{OURS}}})"),
+    "rates_are_of_counters": _expr(f"sum(rate(pagedserve_requests_waiting{{{OURS}}}[$__rate_interval]))"),
     "joins": _expr(f"a * on (namespace) group_left (b) c{{{OURS}}}"),
     "matchers": _expr("sum(pagedserve_requests_running)"),
     "grid": lambda d: _first(d)["gridPos"].update(w=24),
@@ -110,11 +117,13 @@ def faults_of(url: str) -> list[str]:
 
 
 def urls(dashboard: Dashboard) -> list[str]:
-    found = [link["url"] for link in dashboard["links"]]
-    for panel in panels(dashboard):
-        found += [link["url"] for link in panel.get("links", [])]
-        for override in panel["fieldConfig"].get("overrides", []):
-            found += [link["url"] for one in override["properties"] if one["id"] == "links" for link in one["value"]]
+    return [link["url"] for link in dashboard["links"]] + [url for one in panels(dashboard) for url in urls_of(one)]
+
+
+def urls_of(panel: Panel) -> list[str]:
+    found = [link["url"] for link in panel.get("links", [])]
+    for override in panel["fieldConfig"].get("overrides", []):
+        found += [link["url"] for one in override["properties"] if one["id"] == "links" for link in one["value"]]
     return found
 
 
@@ -138,6 +147,25 @@ def test_every_dashboard_leads_to_the_others_with_time_and_variables(uid: str) -
         f"/d/{other}" for other in DASHBOARDS if other != uid
     }
     assert all(link["keepTime"] and link["includeVars"] for link in links if link["url"].startswith("/d/"))
+
+
+def lost_by(url: str) -> list[str]:
+    """What a link to a panel or a row's dashboard leaves behind: the time range, or one of the choices in the head."""
+    kept = set(re.findall(r"\$\{(\w+)(?::queryparam)?\}", url)) | set(re.findall(r"\bvar-(\w+)=", url))
+    return sorted({"__url_time_range", "datasource", "namespace", "inferenceservice", "pod"} - kept)
+
+
+@pytest.mark.parametrize("uid", DASHBOARDS)
+def test_links_of_panels_keep_time_and_variables(uid: str) -> None:
+    found = [url for panel in panels(DASHBOARDS[uid]) for url in urls_of(panel) if url.startswith("/d/")]
+    assert {url: lost for url in found if (lost := lost_by(url))} == {}
+
+
+def test_the_check_of_what_links_keep_can_fail() -> None:
+    assert lost_by("/d/pagedserve-engine?viewPanel=10&${datasource:queryparam}&var-namespace=a&var-pod=b") == [
+        "__url_time_range",
+        "inferenceservice",
+    ]
 
 
 def alert_rules() -> list[dict[str, Any]]:
@@ -171,6 +199,21 @@ def test_objectives_are_those_of_the_alerts() -> None:
         rules = [rule for rule in alert_rules() if rule["alert"] == slo.alert]
         assert rules
         assert all(f"{slo.record}1" in rule["expr"] and f"* {slo.budget:g})" in rule["expr"] for rule in rules)
+
+
+@pytest.mark.parametrize("metric", ["pagedserve_time_to_first_token_seconds", "pagedserve_inter_token_latency_seconds"])
+def test_lines_of_latencies_are_the_objectives(metric: str) -> None:
+    slo = (REPOSITORY / "manifests/monitoring/base/slo.yaml").read_text()
+    (objective,) = set(re.findall(rf'{metric}_bucket{{le="([^"]+)"}}', slo))
+    shown = [
+        panel["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"]
+        for dashboard in DASHBOARDS.values()
+        for panel in panels(dashboard)
+        if panel["type"] == "timeseries"
+        and {name for target in panel["targets"] for name in metric_names(bare(target["expr"]))} == {metric + "_bucket"}
+    ]
+    assert len(shown) >= 3
+    assert set(shown) == {float(objective)}
 
 
 def test_the_autoscaling_dashboard_has_the_queries_of_the_scaled_object() -> None:

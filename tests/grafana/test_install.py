@@ -52,6 +52,19 @@ def test_the_example_data_source_knows_the_scrape_interval() -> None:
     assert source["type"] == "prometheus"
 
 
+def test_the_page_keeps_the_release_label_where_prometheus_selects_by_it() -> None:
+    """Applied from the base over the overlay, the rules would lose the label: the page names the overlay in its place."""
+    overlay = "manifests/monitoring/overlays/kube-prometheus-stack"
+    labels = [one["metadata"]["labels"] for one in of_kind(build(overlay), "PrometheusRule")]
+    assert labels
+    assert all("release" in one for one in labels)
+    assert not any(
+        one["metadata"].get("labels") for one in of_kind(build("manifests/monitoring/base"), "PrometheusRule")
+    )
+    _, _, after = PAGE.partition("for k in grafana manifests/monitoring/base;")
+    assert f"the one folder `{overlay}` takes the place of the two" in after
+
+
 def test_the_documented_command_leaves_no_placeholder() -> None:
     """With a kubectl that shows what it would apply."""
     (script,) = re.findall(r"^for k in .*?^\| kubectl apply [^\n]*$", PAGE, re.MULTILINE | re.DOTALL)

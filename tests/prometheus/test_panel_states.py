@@ -1,0 +1,132 @@
+"""What panels show in states that the live world does not go through: loads from zero, no pod, two exporters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grafana.catalogue import FOLDER
+from grafana.preview.template import Chosen, Template
+from tests.grafana.linter import panels, targets
+from tests.prometheus.server import promtool
+
+DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in FOLDER.glob("*.json")}
+CHOICE = Template(
+    {name: Chosen(["All"], ".+") for name in ("namespace", "pod")} | {"inferenceservice": Chosen(["a", "b"], "(a|b)")}
+)
+AT = "10m"
+OF_A, OF_B = 'namespace="n",inferenceservice="a"', 'namespace="n",inferenceservice="b"'
+POD_A = "a-predictor-5d4f9c-x7k2p"
+Given = dict[str, str]
+"""Series, and their values a minute apart."""
+
+
+def wants(deployment: str, number: int, exporter: str = "one") -> Given:
+    labels = f'namespace="n",deployment="{deployment}",instance="{exporter}"'
+    return {f"kube_deployment_spec_replicas{{{labels}}}": f"{number}x20"}
+
+
+def runs(labels: str, pods: int, up: int) -> Given:
+    """What our rules record of a service, and its pods' own series."""
+    name = labels.rpartition("=")[2].strip('"')
+    each = {
+        f'pagedserve_engine_up{{{labels},pod="{name}-predictor-5d4f9c-x7k2{index}"}}': f"{int(index < up)}x20"
+        for index in range(pods)
+    }
+    return each | {
+        f"inferenceservice:pagedserve_replicas:count{{{labels}}}": f"{pods}x20",
+        f"inferenceservice:pagedserve_engines_up:sum{{{labels}}}": f"{up}x20",
+    }
+
+
+def expression(uid: str, panel: int, ref: str) -> str:
+    (found,) = [one for one in panels(DASHBOARDS[uid]) if one["id"] == panel]
+    return CHOICE.expression(next(target["expr"] for target in found["targets"] if target["refId"] == ref))
+
+
+def check(folder: Path, given: Given, expressions: dict[str, dict[str, float]]) -> None:
+    """Each expression has these samples, by their labels, ten minutes after the series began."""
+    tests = [
+        {"expr": text, "eval_time": AT, "exp_samples": [{"labels": k, "value": v} for k, v in samples.items()]}
+        for text, samples in expressions.items()
+    ]
+    series = [{"series": name, "values": values} for name, values in given.items()]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": tests}
+    (folder / "test.yml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    promtool("test", "rules", "test.yml", cwd=folder)
+
+
+READY, WANTED = ("pagedserve-service", 2, "A"), ("pagedserve-service", 2, "B")
+WANTED_OF = ("pagedserve-service", 50, "B")
+LOADING, MISSING = ("pagedserve-autoscaling", 30, "B"), ("pagedserve-autoscaling", 30, "C")
+A = "{" + OF_A.replace(",", ", ") + "}"
+STATES: dict[str, tuple[Given, dict[tuple[str, int, str], dict[str, float]]]] = {
+    "every replica loads": (
+        wants("a-predictor", 2) | runs(OF_A, pods=2, up=0),
+        {READY: {"{}": 0}, WANTED: {"{}": 2}, WANTED_OF: {A: 2}, LOADING: {"{}": 2}, MISSING: {"{}": 0}},
+    ),
+    "replicas are wanted and no pod runs": (
+        wants("a-predictor", 2),
+        {READY: {"{}": 0}, WANTED: {"{}": 2}, WANTED_OF: {A: 2}, LOADING: {}, MISSING: {"{}": 2}},
+    ),
+    "one service has a pod too many, one a pod too few": (
+        wants("a-predictor", 1) | wants("b", 2) | runs(OF_A, pods=2, up=2) | runs(OF_B, pods=1, up=1),
+        {READY: {"{}": 3}, WANTED: {"{}": 3}, MISSING: {"{}": 1}},
+    ),
+    "a canary's Deployment, seen by two exporters": (
+        wants("a-predictor", 1)
+        | wants("a-v2-predictor", 1)
+        | wants("a-v2-predictor", 1, "two")
+        | runs(OF_A, pods=1, up=1)
+        | {f'pagedserve_engine_up{{{OF_A},pod="a-v2-predictor-7f8d9b-q2w4e"}}': "1x20"},
+        {WANTED: {"{}": 2}, WANTED_OF: {A: 2}},
+    ),
+    "neither Deployments nor pods are known": ({"up": "1x20"}, {READY: {}, WANTED: {}, LOADING: {}, MISSING: {}}),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_replicas(state: str, tmp_path: Path) -> None:
+    given, expected = STATES[state]
+    check(tmp_path, given, {expression(*where): samples for where, samples in expected.items()})
+
+
+def test_restarts_are_counted_once_by_two_exporters(tmp_path: Path) -> None:
+    restarts = {
+        f'kube_pod_container_status_restarts_total{{namespace="n",pod="{POD_A}",container="{container}",'
+        f'uid="u",instance="{exporter}"}}': f"{number}x20"
+        for exporter in ("one", "two")
+        for container, number in (("kserve-container", 3), ("queue-proxy", 1))
+    }
+    up = {f'pagedserve_engine_up{{{OF_A},pod="{POD_A}"}}': "0x20"}
+    sample = {f'{{{OF_A.replace(",", ", ")}, pod="{POD_A}"}}': 4.0}
+    check(tmp_path, restarts | up, {expression("pagedserve-service", 52, "F"): sample})
+
+
+@pytest.mark.parametrize(("metric", "other"), [("s0-prometheus", "s10-prometheus"), ("pagedserve_requests", "cpu")])
+def test_thresholds_of_keda_and_of_prometheus_adapter(metric: str, other: str, tmp_path: Path) -> None:
+    hpa = 'namespace="n",horizontalpodautoscaler="h"'
+    given = {
+        f'kube_horizontalpodautoscaler_info{{{hpa},scaletargetref_kind="Deployment",scaletargetref_name="a"}}': "1x20",
+    } | {
+        f'kube_horizontalpodautoscaler_spec_target_metric{{{hpa},metric_name="{name}",metric_target_type="average"}}': v
+        for name, v in ((metric, "48x20"), (other, "70x20"))
+    }
+    check(tmp_path, given, {expression("pagedserve-autoscaling", 20, "B"): {A: 48}})
+
+
+def test_a_new_replica_set_is_marked_and_a_new_pod_of_an_old_one_is_not(tmp_path: Path) -> None:
+    def info(pod: str, values: str) -> Given:
+        return {f'pagedserve_info{{{OF_A},pod="{pod}",version="0.1.0"}}': values}
+
+    (text,) = [
+        CHOICE.expression(one.expr)
+        for one in targets(DASHBOARDS["pagedserve-versions"])
+        if one.where == "annotation Version"
+    ]
+    given = info(POD_A, "1x20") | info(f"{POD_A[:-1]}q", "_x8 1x20") | info("a-v2-predictor-7f8d9b-q2w4e", "0x8 1x20")
+    marked = f'{{{OF_A.replace(",", ", ")}, replicaset="a-v2-predictor-7f8d9b", version="0.1.0"}}'
+    check(tmp_path, given, {text: {marked: 1}})
