@@ -53,14 +53,11 @@ def test_the_example_data_source_knows_the_scrape_interval() -> None:
 
 
 def test_the_page_keeps_the_release_label_where_prometheus_selects_by_it() -> None:
-    """Applied from the base over the overlay, the rules would lose the label: the page names the overlay in its place."""
+    """Applied from the base over the overlay the rules would lose the label: the page names the overlay instead."""
     overlay = "manifests/monitoring/overlays/kube-prometheus-stack"
-    labels = [one["metadata"]["labels"] for one in of_kind(build(overlay), "PrometheusRule")]
-    assert labels
-    assert all("release" in one for one in labels)
-    assert not any(
-        one["metadata"].get("labels") for one in of_kind(build("manifests/monitoring/base"), "PrometheusRule")
-    )
+    rules = {folder: of_kind(build(folder), "PrometheusRule") for folder in (overlay, "manifests/monitoring/base")}
+    has = {folder: {"release" in one["metadata"].get("labels", {}) for one in made} for folder, made in rules.items()}
+    assert has == {overlay: {True}, "manifests/monitoring/base": {False}}
     _, _, after = PAGE.partition("for k in grafana manifests/monitoring/base;")
     assert f"the one folder `{overlay}` takes the place of the two" in after
 
