@@ -33,7 +33,13 @@ def _now() -> list[Builder]:
             steps=((None, "blue"),),
         )
 
-    blind = of_hpa(hpa("status_condition", ',condition="ScalingActive",status="false"'))
+    # NOTE: at 0 replicas an HPA is inactive by design, and 2 rather than 1.
+    inactive = hpa("status_condition", ',condition="ScalingActive",status="false"')
+    blind = of_hpa(
+        f"{inactive}\n"
+        "  * on (namespace, horizontalpodautoscaler) group_left ()\n"
+        f"  max by (namespace, horizontalpodautoscaler) (1 + ({hpa('status_current_replicas')} == bool 0))"
+    )
     return [
         replicas(
             1,
@@ -82,11 +88,11 @@ def _now() -> list[Builder]:
             "Autoscaler reads its metrics",
             Note(
                 "Whether the HPA can compute (its condition ScalingActive).",
-                "sees. Blind, it holds the replicas where they are, whatever the load. At 0 replicas it rests.",
+                "sees, or rests at 0 replicas. Blind, it holds the replicas where they are, whatever the load.",
                 "kubectl describe hpa and scaledobject name the query that fails.",
             ),
             [Query(blind, SERVICE_LEGEND)],
-            {0: ("sees", "green"), 1: ("blind", "red")},
+            {0: ("sees", "green"), 1: ("blind", "red"), 2: ("rests", "blue")},
             links=[runbook("PagedServeAutoscalerBlind")],
             no_value="No HPA",
         ),

@@ -118,6 +118,17 @@ def test_thresholds_of_keda_and_of_prometheus_adapter(metric: str, other: str, t
     check(tmp_path, given, {expression("pagedserve-autoscaling", 20, "B"): {A: 48}})
 
 
+@pytest.mark.parametrize(("inactive", "current", "shown"), [(0, 3, 0), (1, 3, 1), (1, 0, 2)])
+def test_an_autoscaler_at_zero_rests_and_is_not_blind(inactive: int, current: int, shown: int, tmp_path: Path) -> None:
+    hpa, condition = 'namespace="n",horizontalpodautoscaler="h"', 'condition="ScalingActive",status="false"'
+    given = {
+        f'kube_horizontalpodautoscaler_info{{{hpa},scaletargetref_name="a-predictor",instance="one"}}': "1x20",
+        f"kube_horizontalpodautoscaler_status_condition{{{hpa},{condition}}}": f"{inactive}x20",
+        f"kube_horizontalpodautoscaler_status_current_replicas{{{hpa}}}": f"{current}x20",
+    }
+    check(tmp_path, given, {expression("pagedserve-autoscaling", 4, "A"): {A: shown}})
+
+
 def test_a_new_replica_set_is_marked_and_a_new_pod_of_an_old_one_is_not(tmp_path: Path) -> None:
     def info(pod: str, values: str) -> Given:
         return {f'pagedserve_info{{{OF_A},pod="{pod}",version="0.1.0"}}': values}
