@@ -64,6 +64,8 @@ class CudaAccelerator:
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
+        # NOTE: one for all recorders, since the libraries keep a workspace for each stream that they have met.
+        self._side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def host_buffer(self, num_bytes: int) -> torch.Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
@@ -72,7 +74,7 @@ class CudaAccelerator:
         return _CudaEvent()
 
     def recorder(self) -> GraphRecorder:
-        return _CudaGraphRecorder()
+        return _CudaGraphRecorder(self._side_stream)
 
     def release_memory(self) -> None:
         torch.cuda.synchronize()
@@ -91,9 +93,9 @@ class _CudaEvent:
 
 
 class _CudaGraphRecorder:
-    def __init__(self) -> None:
+    def __init__(self, stream: torch.cuda.Stream) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = stream
 
     def record(self, compute: Compute) -> Compute:
         stream, current = self._stream, torch.cuda.current_stream()

@@ -47,9 +47,11 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         log.append("captured")
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    pools = iter(["pool 1", "pool 2"])
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: FakeStream(log, "side"))
+    sides = iter(["side", "another side"])
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: FakeStream(log, next(sides)))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(log))
     monkeypatch.setattr(torch.cuda, "stream", stream)
     monkeypatch.setattr(torch.cuda, "graph", graph)
@@ -60,18 +62,22 @@ def test_work_runs_once_on_the_side_before_it_is_captured_there(log: list[str]) 
     accelerator = CudaAccelerator()
     assert accelerator.device == torch.device("cuda", 0)
     replay = accelerator.recorder().record(lambda: log.append("work"))
-    capture = ["capture in pool on side (thread_local)", "work", "captured"]
+    capture = ["capture in pool 1 on side (thread_local)", "work", "captured"]
     assert log == ["side waits for main", "on side", "work", "off side", *capture, "main waits for side"]
     log.clear()
     replay()
     assert log == ["replay"]
 
 
-def test_the_graphs_of_a_recorder_share_their_memory(log: list[str]) -> None:
-    recorder = CudaAccelerator().recorder()
-    for _ in range(2):
-        recorder.record(lambda: None)
-    assert sum("capture in pool on side" in line for line in log) == 2
+def test_the_graphs_of_a_recorder_share_their_memory_and_all_recorders_a_stream(log: list[str]) -> None:
+    accelerator = CudaAccelerator()
+    for recorder in (accelerator.recorder(), accelerator.recorder()):
+        for _ in range(2):
+            recorder.record(lambda: None)
+    captures = [line for line in log if line.startswith("capture in")]
+    assert captures == [
+        f"capture in {pool} on side (thread_local)" for pool in ("pool 1", "pool 1", "pool 2", "pool 2")
+    ]
 
 
 def test_the_hosts_graph_runs_the_work_again() -> None:
