@@ -128,8 +128,10 @@ class LLM:
                 while self._core.has_work():
                     bar.update(self._step(processor, results))
         except BaseException:
-            # NOTE: an interrupted call (Ctrl-C in a notebook) must not leave its sequences to the next one.
+            # NOTE: an interrupted call (Ctrl-C in a notebook) must not leave its sequences to the next one, nor blocks
+            # that can be found though the step that was to fill them did not come to its end.
             self._core.handle(AbortSequences(tuple(in_flight)))
+            self._core.handle(ResetPrefixCache())
             raise
         return list(results.values())
 

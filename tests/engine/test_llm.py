@@ -13,6 +13,7 @@ from engine import LLM, SamplingParams
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.errors import ConfigError, InvalidPromptError, ModelLoadError
+from engine.models.decoder import DecoderModel
 from tests.tiny_models import make_checkpoint
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -66,6 +67,23 @@ def test_a_repeated_prompt_hits_the_prefix_cache_until_it_is_reset(llm: LLM) -> 
     again = llm.generate(prompt, GREEDY, use_tqdm=False)[0]
     assert (cold.num_cached_tokens, warm.num_cached_tokens, again.num_cached_tokens) == (0, 32, 0)
     assert cold.outputs[0].token_ids == warm.outputs[0].token_ids == again.outputs[0].token_ids
+
+
+def test_an_interrupted_step_leaves_no_prefix_that_was_not_computed(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = list(range(3, 3 + 40))
+    llm.reset_prefix_cache()
+    expected = llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].token_ids
+    llm.reset_prefix_cache()
+    llm.generate([[7 + i] * 100 for i in range(6)], GREEDY, use_tqdm=False)  # writes over the blocks
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DecoderModel, "forward", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(prompt, GREEDY, use_tqdm=False)
+    assert llm.generate(prompt, GREEDY, use_tqdm=False)[0].outputs[0].token_ids == expected
 
 
 def test_chat_uses_the_models_template(llm: LLM) -> None:
