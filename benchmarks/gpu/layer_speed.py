@@ -148,7 +148,7 @@ class _Layers:
                     table,
                     rows,
                     positions,
-                    has_draws=kind is not GREEDY,
+                    has_draws=kind is TEMPERATURE,
                     has_borders=kind is TOP_K_TOP_P,
                     workspace=workspace,
                 )
