@@ -17,13 +17,19 @@ def usable_cpus(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     return count if quota is None else max(1, min(count, quota))
 
 
+def computes_here(device: str, drivers: Path = Path("/dev/nvidiactl")) -> bool:
+    """Whether the model of a configured `device` runs on the CPU, as far as can be told before torch is imported."""
+    return device == "cpu" or (device == "auto" and not drivers.exists())
+
+
 def keep_threads_apart(num_threads: int | None, environ: MutableMapping[str, str] = os.environ) -> bool:
     """Has OpenMP bind each of its threads to a CPU of its own; call it before torch is imported. Says whether it did.
 
     num_threads: of the model; None is every usable CPU. Nothing is done where the user has placed the threads, or where
     they are fewer than the CPUs: other processes that count the same way would be bound to the same ones.
 
-    For the engine process only: a bound main thread hands its one CPU down to every process it starts.
+    For the engine process only: a bound main thread hands its one CPU down to every process it starts. Not where a GPU
+    computes: the threads of its driver would share the CPU of the main thread, which waits for them.
 
     NOTE: unbound, two threads that meet at a barrier in every layer can come to share a CPU, and each then spins away
     the time slice that the other needs: beside a process that takes a third of one CPU, a decode step of SmolLM2 on

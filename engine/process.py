@@ -22,7 +22,7 @@ import zmq
 from engine.codec import engine_codec, front_codec
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
-from engine.cpu import keep_threads_apart, usable_cpus
+from engine.cpu import computes_here, keep_threads_apart, usable_cpus
 from engine.errors import PagedServeError
 from engine.log_format import LOG_FORMAT_VARIABLE, JsonFormatter
 from engine.messages import EngineFailed, EngineMessage, EngineReady, FrontMessage, LoadProgress, Shutdown
@@ -97,7 +97,8 @@ def main(address: str, config_json: str) -> int:
         # NOTE: the CPUs are counted and the threads told where to run before torch comes in: bound by OpenMP, this
         # thread would see one CPU only.
         config = replace(config, num_threads=config.num_threads or usable_cpus())
-        keep_threads_apart(config.num_threads)
+        if computes_here(config.device):
+            keep_threads_apart(config.num_threads)
         from engine.build import build_engine
 
         core = build_engine(config, _Throttled(channel))

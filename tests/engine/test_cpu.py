@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cpu import keep_threads_apart, usable_cpus
+from engine.cpu import computes_here, keep_threads_apart, usable_cpus
 
 
 @pytest.fixture
@@ -75,3 +75,13 @@ assert len(set().union(*(m for m in masks.values() if len(m) == 1))) >= 2, masks
 """
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_"))}
     subprocess.run([sys.executable, "-c", program], env=environ, check=True)
+
+
+def test_a_model_computes_on_the_cpu_unless_a_gpu_is_asked_for_or_found(tmp_path: Path) -> None:
+    driver = tmp_path / "nvidiactl"
+    assert computes_here("cpu", driver)
+    assert computes_here("auto", driver)
+    assert not computes_here("cuda", driver)
+    driver.touch()
+    assert computes_here("cpu", driver)
+    assert not computes_here("auto", driver)
