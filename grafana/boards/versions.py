@@ -39,8 +39,11 @@ def whole(form: str) -> str:
 
 
 def _ratio(form: str) -> str:
+    """The canary's value over the stable one's. NOTE: empty where both are the same pods, which would be 100 %."""
     stable, canary = (query.expr for query in both(whole(form)))
-    return f"({canary})\n/\n({stable} > 0)"
+    pods = "last_over_time(pagedserve_engine_up{PODS}[$__range])"
+    of_stable, of_canary = (query.expr for query in both(pods))
+    return f"({canary})\n/\n({stable} > 0)\nand\ncount({of_canary} unless {of_stable})"
 
 
 _TTFT = quantile(0.95, "pagedserve_time_to_first_token_seconds", labels="PODS")

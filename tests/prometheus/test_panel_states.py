@@ -19,7 +19,7 @@ CHOICE = Template(
 )
 AT = "10m"
 OF_A, OF_B = 'namespace="n",inferenceservice="a"', 'namespace="n",inferenceservice="b"'
-POD_A = "a-predictor-5d4f9c-x7k2p"
+POD_A, CANARY_A = "a-predictor-5d4f9c-x7k2p", "a-v2-predictor-7f8d9b-q2w4e"
 Given = dict[str, str]
 """Series, and their values a minute apart."""
 
@@ -42,9 +42,9 @@ def runs(labels: str, pods: int, up: int) -> Given:
     }
 
 
-def expression(uid: str, panel: int, ref: str) -> str:
+def expression(uid: str, panel: int, ref: str, chosen: Template = CHOICE) -> str:
     (found,) = [one for one in panels(DASHBOARDS[uid]) if one["id"] == panel]
-    return CHOICE.expression(next(target["expr"] for target in found["targets"] if target["refId"] == ref))
+    return chosen.expression(next(target["expr"] for target in found["targets"] if target["refId"] == ref))
 
 
 def check(folder: Path, given: Given, expressions: dict[str, dict[str, float]]) -> None:
@@ -81,7 +81,7 @@ STATES: dict[str, tuple[Given, dict[tuple[str, int, str], dict[str, float]]]] = 
         | wants("a-v2-predictor", 1)
         | wants("a-v2-predictor", 1, "two")
         | runs(OF_A, pods=1, up=1)
-        | {f'pagedserve_engine_up{{{OF_A},pod="a-v2-predictor-7f8d9b-q2w4e"}}': "1x20"},
+        | {f'pagedserve_engine_up{{{OF_A},pod="{CANARY_A}"}}': "1x20"},
         {WANTED: {"{}": 2}, WANTED_OF: {A: 2}},
     ),
     "neither Deployments nor pods are known": ({"up": "1x20"}, {READY: {}, WANTED: {}, LOADING: {}, MISSING: {}}),
@@ -104,6 +104,27 @@ def test_restarts_are_counted_once_by_two_exporters(tmp_path: Path) -> None:
     up = {f'pagedserve_engine_up{{{OF_A},pod="{POD_A}"}}': "0x20"}
     sample = {f'{{{OF_A.replace(",", ", ")}, pod="{POD_A}"}}': 4.0}
     check(tmp_path, restarts | up, {expression("pagedserve-service", 52, "F"): sample})
+
+
+@pytest.mark.parametrize(("canary", "shown"), [("a-v2-predictor-7f8d9b", {"{}": 2.0}), ("a-predictor-5d4f9c", {})])
+def test_a_version_is_not_compared_with_itself(canary: str, shown: dict[str, float], tmp_path: Path) -> None:
+    chosen = Template({**CHOICE.values, "stable": Chosen([""], "a-predictor-5d4f9c"), "canary": Chosen([""], canary)})
+    given = {f'pagedserve_engine_up{{{OF_A},pod="{pod}"}}': "1x20" for pod in (POD_A, CANARY_A)} | {
+        f'pagedserve_generation_tokens_total{{{OF_A},pod="{pod}"}}': f"0+{tokens}x20"
+        for pod, tokens in ((POD_A, 60), (CANARY_A, 120))
+    }
+    check(tmp_path, given, {expression("pagedserve-versions", 3, "A", chosen): shown})
+
+
+@pytest.mark.parametrize("exported", ["", "exported_"])
+def test_keda_is_scraped_with_or_without_honor_labels(exported: str, tmp_path: Path) -> None:
+    own = 'namespace="keda",' if exported else ""
+    trigger = (
+        f'{own}{exported}namespace="n",scaledObject="a",scaler="prometheus",triggerIndex="0",metric="s0-prometheus"'
+    )
+    given = runs(OF_A, pods=1, up=1) | {f"keda_scaler_metrics_value{{{trigger}}}": "20x20"}
+    sample = '{namespace="n", inferenceservice="a", scaledObject="a", metric="s0-prometheus"}'
+    check(tmp_path, given, {expression("pagedserve-autoscaling", 23, "A"): {sample: 20}})
 
 
 @pytest.mark.parametrize(("metric", "other"), [("s0-prometheus", "s10-prometheus"), ("pagedserve_requests", "cpu")])
@@ -138,6 +159,6 @@ def test_a_new_replica_set_is_marked_and_a_new_pod_of_an_old_one_is_not(tmp_path
         for one in targets(DASHBOARDS["pagedserve-versions"])
         if one.where == "annotation Version"
     ]
-    given = info(POD_A, "1x20") | info(f"{POD_A[:-1]}q", "_x8 1x20") | info("a-v2-predictor-7f8d9b-q2w4e", "0x8 1x20")
+    given = info(POD_A, "1x20") | info(f"{POD_A[:-1]}q", "_x8 1x20") | info(CANARY_A, "0x8 1x20")
     marked = f'{{{OF_A.replace(",", ", ")}, replicaset="a-v2-predictor-7f8d9b", version="0.1.0"}}'
     check(tmp_path, given, {text: {marked: 1}})
