@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
@@ -99,7 +100,7 @@ class GrpcEdge(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     @contextmanager
     def _handling(self, request: RequestContext, context: grpc.aio.ServicerContext) -> Iterator[None]:
-        request.client = context.peer()
+        request.client = _address(context.peer())
         context.set_trailing_metadata(((REQUEST_ID, request.request_id),))
         with self._edge.handling(request):
             try:
@@ -141,6 +142,12 @@ def message_of_stream() -> Iterator[None]:
             elif request.error is not None:
                 code = grpc_status_of(request.error.kind)
             request.status = code.name
+
+
+def _address(peer: str) -> str:
+    """Address and port of gRPC's `ipv4:1.2.3.4:5` or `ipv6:%5B::1%5D:5`; other kinds as they are."""
+    kind, _, address = peer.partition(":")
+    return unquote(address) if kind in ("ipv4", "ipv6") else peer
 
 
 def _number(code: Any) -> int:

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine.brief import brief_text
 from predictor.http_errors import CLIENT_CLOSED_REQUEST, unexpected_response
 from predictor.logs import QUIET_PATHS
 from predictor.request_context import (
@@ -95,7 +96,7 @@ class HttpEdge:
         request.is_quiet = (request.route or scope["path"]) in QUIET_ROUTES
         parameters = scope.get("path_params") or {}
         if request.model is None:
-            request.model = next((parameters[name] for name in NAME_PARAMETERS if name in parameters), None)
+            request.model = next((brief_text(parameters[name]) for name in NAME_PARAMETERS if name in parameters), None)
         if request.status is None:
             request.status = CLIENT_CLOSED_REQUEST
         if request.status == CLIENT_CLOSED_REQUEST or not (answer.is_complete or request.error):

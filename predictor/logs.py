@@ -8,8 +8,10 @@ import logging
 import os
 import queue
 import re
+import select
 import sys
 import threading
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -58,11 +60,23 @@ class Descriptor:
 
     def __init__(self, number: int) -> None:
         self._number = number
+        self._is_within_line = False
 
     def write(self, text: str) -> None:
+        """Writes whole lines, and waits for room. Raises `OSError`; what follows half a line then begins a new one."""
         data = text.encode(errors="backslashreplace")
+        if self._is_within_line:
+            data = b"\n" + data
         while data:
-            data = data[os.write(self._number, data) :]
+            try:
+                count = os.write(self._number, data)
+            except BlockingIOError:
+                # NOTE: who shares the descriptor (a terminal, a supervisor) may have set it so.
+                select.select((), (self._number,), ())
+                continue
+            if count:
+                self._is_within_line = data[count - 1 : count] != b"\n"
+            data = data[count:]
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -89,8 +103,8 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.args:
             # NOTE: what the arguments hold may have changed by the time the thread formats them. Where they do not fit
-            # the message, the thread says so.
-            with contextlib.suppress(TypeError, ValueError, KeyError):
+            # the message or have no text, whatever they raise, the thread says so: who logs must not fail by it.
+            with contextlib.suppress(Exception):
                 record.msg, record.args = record.getMessage(), None
         if not hasattr(record, "fields") and (request := current_request()) is not None:
             fields = {"request_id": request.request_id}
@@ -136,11 +150,14 @@ class LogWriter(logging.Handler):
                     item = self._queue.get_nowait()
                 except queue.Empty:
                     break
+            num_lines = len(lines)
             if (count := self._num_left_out) > 0:
-                self._num_left_out -= count
-                text = f"{count} log lines were left out: standard error took them too slowly"
+                text = f"{count} log lines were left out: standard error did not take them, or too slowly"
                 lines.append(self._line(logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None)))
-            self._write("".join(f"{line}\n" for line in lines))
+            if self._write("".join(f"{line}\n" for line in lines)):
+                self._num_left_out -= count
+            else:
+                self._num_left_out += num_lines
             for event in waiting:
                 event.set()
 
@@ -152,11 +169,15 @@ class LogWriter(logging.Handler):
             text = f"a log record of {record.name} cannot be formatted: {type(error).__name__}"
             return self.format(logging.LogRecord(__name__, logging.ERROR, "", 0, text, None, None))
 
-    def _write(self, text: str) -> None:
-        # NOTE: nobody reads standard error any more, or it is closed: there is no place left to say so.
-        with contextlib.suppress(OSError, ValueError):
+    def _write(self, text: str) -> bool:
+        try:
             self._stream.write(text)
             self._stream.flush()
+        except (OSError, ValueError):
+            # NOTE: a full disk, or nobody reads standard error any more, or it is closed: there is no other place to
+            # say so. What fails is counted, as it may go on.
+            return False
+        return True
 
 
 def configure_logging(log_format: str = "text", stream: Stream | None = None) -> LogWriter:
@@ -190,23 +211,46 @@ def configure_logging(log_format: str = "text", stream: Stream | None = None) ->
         threading.excepthook = lambda caught: _log_uncaught(
             caught.exc_type, caught.exc_value or caught.exc_type(), caught.exc_traceback
         )
+        sys.unraisablehook = _log_unraisable
     return writer
 
 
 def on_engine_line(writer: LogWriter, line: str) -> None:
-    """A line that the engine process wrote to standard error: one of its log, or of a library that knows no log."""
+    """A line that the engine process wrote to standard error: one of its log, in JSON, or of a library's own."""
     try:
-        is_ours = isinstance(json.loads(line), dict)
-    except ValueError:
-        is_ours = False
-    if is_ours:
+        record = _engine_record(json.loads(line))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        if line.strip():
+            logging.getLogger("engine.stderr").info("%s", line)
+        return
+    if isinstance(writer.formatter, JsonFormatter):
         writer.write_line(line)
-    elif line.strip():
-        logging.getLogger("engine.stderr").info("%s", line)
+    else:
+        writer.handle(record)
+
+
+def _engine_record(members: Any) -> logging.LogRecord:
+    """What `JsonFormatter` made a line of. Raises where it did not make it."""
+    level = logging.getLevelNamesMapping()[members["level"].upper()]
+    record = logging.LogRecord(members["logger"], level, "", 0, members["message"], None, None)
+    moment = datetime.fromisoformat(members["time"])
+    record.created, record.msecs = moment.timestamp(), moment.microsecond // 1000
+    record.exc_text = members.get("exception")
+    return record
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     logging.getLogger("predictor").critical("an exception ended a thread", exc_info=(kind, error, traceback))
+
+
+def _log_unraisable(caught: sys.UnraisableHookArgs) -> None:
+    # NOTE: of the object only the class, as its text may hold anything.
+    error = caught.exc_value or caught.exc_type()
+    logging.getLogger("predictor").error(
+        "an exception was ignored in %s",
+        type(caught.object).__name__,
+        exc_info=(caught.exc_type, error, caught.exc_traceback),
+    )
 
 
 def _plain(value: Any) -> str:

@@ -32,8 +32,10 @@ REQUEST_ID = "x-request-id"
 MAX_REQUEST_ID_LENGTH = 128
 SANE_REQUEST_ID = re.compile(rf"[!#-&(-\[\]-~]{{1,{MAX_REQUEST_ID_LENGTH}}}")
 """Visible ASCII but quotes and the backslash: fit for headers, log lines and ids."""
-TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
-"""W3C Trace Context, section 3.2: version, trace id, parent id, flags; what a later version adds is passed over."""
+TRACEPARENT = re.compile(
+    r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
+)
+"""W3C Trace Context, section 3.2: version, trace id, parent id, flags. What versions after 00 add is passed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class RequestContext:
 
     status: HTTP's number, or the name of gRPC's code. is_aborted: the client went away before its end. model: the name
     that the client used. params: of the first prompt. prompt: the first one's text, only where it is to be logged.
-    records: of the prompts that have left the engine. trace_id, span_id: hexadecimal, once known.
+    records: of the prompts that have left the engine, at the end in the order of the prompts. trace_id, span_id:
+    hexadecimal, once known.
     """
 
     request_id: str
@@ -117,6 +120,10 @@ class RequestListener(Protocol):
 
     def on_request_ended(self, request: RequestContext) -> None: ...
 
+    def close(self) -> None:
+        """No request will end any more."""
+        ...
+
 
 class RequestEdge:
     """Where requests begin and end. listeners: told of each end, in this order. keeps_prompts: for the log."""
@@ -148,12 +155,19 @@ class RequestEdge:
         request.end_time = time.monotonic()
         if request.is_quiet:
             return
+        # NOTE: they came as the prompts ended. Prompts are prepared one after the other, so no two arrive at one time.
+        request.records.sort(key=lambda record: record.arrival_time)
         for listener in self._listeners:
             try:
                 listener.on_request_ended(request)
             except Exception:
                 # NOTE: what only watches must not fail the request; its answer has been sent.
                 logger.exception("%s failed", type(listener).__name__)
+
+    def close(self) -> None:
+        """Tells the listeners that no request will end any more; the last one, which is the quickest, first."""
+        for listener in reversed(self._listeners):
+            listener.close()
 
 
 _CURRENT: ContextVar[RequestContext | None] = ContextVar("request", default=None)

@@ -29,6 +29,7 @@ class RequestLog:
         self._window_start = 0.0
         self._num_lines = 0
         self._left_out: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
 
     def on_request_ended(self, request: RequestContext) -> None:
         if request.end_time - self._window_start >= SUMMARY_SECONDS:
@@ -38,8 +39,15 @@ class RequestLog:
             _write(_message(request), request_fields(request))
             return
         if not self._left_out:
-            asyncio.get_running_loop().call_later(SUMMARY_SECONDS, self._summarise)
+            self._timer = asyncio.get_running_loop().call_later(SUMMARY_SECONDS, self._summarise)
         self._left_out[str(request.status)] += 1
+
+    def close(self) -> None:
+        """Tells of those that no line has told of yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._left_out:
+            self._summarise()
 
     def _summarise(self) -> None:
         by_status, self._left_out = self._left_out, Counter()
@@ -60,7 +68,9 @@ def request_fields(request: RequestContext) -> dict[str, Any]:
         "protocol": "rest" if request.protocol == "http" else "grpc",
         "route": request.route,
         "method": request.method if request.protocol == "http" else None,
-        "status": request.status,
+        # NOTE: one type a member, as stores of logs (Elasticsearch, BigQuery) want it: a number here, a name there.
+        "status": request.status if request.protocol == "http" else None,
+        "grpc_status": request.status if request.protocol == "grpc" else None,
         "client": request.client,
         "model": request.model,
         "finish_reason": timing.finish_reason,

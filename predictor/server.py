@@ -70,15 +70,14 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
         config.engine,
         metrics,
         max_stream_buffer=config.max_stream_buffer,
-        on_log_line=functools.partial(on_engine_line, log) if config.log_format == "json" else None,
+        on_log_line=functools.partial(on_engine_line, log),
     )
     registry.register(EngineProcessCollector(config.model_name, lambda: engine.pid))
     service = build_service(config, engine, metrics)
     model = model_class(service)
     guard = functools.partial(HttpGuard, keys=keys) if keys else None
     routers = build_routers(service, model, registry, METRICS_ALIASES[config.metrics_aliases])
-    tracer = start_tracing(config)
-    edge = build_edge(config, tracer)
+    edge = build_edge(config, start_tracing(config))
     mount(routers, add_exception_handlers, guard, functools.partial(HttpEdge, edge=edge, paths=route_paths(routers)))
     host = KServeHost(
         http_port=config.http_port, grace_period=HTTP_GRACE_SECONDS, tls_context=tls.http_context if tls else None
@@ -106,8 +105,7 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
     try:
         host.run(model, lifecycle.run)
     finally:
-        if tracer is not None:
-            tracer.close()
+        edge.close()
     return lifecycle.exit_code
 
 

@@ -7,6 +7,7 @@ OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS, OTEL_
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -50,8 +51,10 @@ class RequestTracer:
     @classmethod
     def start(cls, endpoint: str) -> RequestTracer:
         """A tracer that exports to `endpoint`. Raises `ConfigError` for an unknown protocol or a bad variable."""
+        # NOTE: it tells of each header `tracestate` that is malformed, in the client's words and beyond every bound.
+        logging.getLogger("opentelemetry.trace.span").setLevel(logging.ERROR)
         attributes = {SERVICE_VERSION: package_version()}
-        if "OTEL_SERVICE_NAME" not in os.environ and f"{SERVICE_NAME}=" not in os.environ.get(
+        if not os.environ.get("OTEL_SERVICE_NAME") and f"{SERVICE_NAME}=" not in os.environ.get(
             "OTEL_RESOURCE_ATTRIBUTES", ""
         ):
             attributes[SERVICE_NAME] = SERVICE

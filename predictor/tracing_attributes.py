@@ -21,6 +21,8 @@ GRPC_SERVER_ERRORS = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
 """Codes that are errors of a server ("Semantic conventions for gRPC", status of server spans)."""
+MAX_INTEGER = 2**63 - 1
+"""Of an attribute; beyond it the exporter drops the attribute and logs a traceback."""
 KNOWN_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "QUERY"})
 
 
@@ -77,7 +79,7 @@ def request_attributes(request: RequestContext) -> dict[str, Value]:
         found["gen_ai.provider.name"] = "pagedserve"
     if params is not None:
         found |= {
-            "gen_ai.request.max_tokens": params.max_tokens,
+            "gen_ai.request.max_tokens": None if params.max_tokens is None else min(params.max_tokens, MAX_INTEGER),
             "gen_ai.request.temperature": float(params.temperature),
             "gen_ai.request.top_p": float(params.top_p),
             "gen_ai.request.top_k": params.top_k if params.top_k > 0 else None,

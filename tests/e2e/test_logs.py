@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +19,7 @@ import httpx
 import pytest
 
 from predictor.oip.schema import message_class
-from tests.e2e.server import STEP_SECONDS, Server, until
+from tests.e2e.server import REPOSITORY, STEP_SECONDS, Server, until
 
 MARKER = "sesame"
 TRACE_ID = "ab" * 16
@@ -83,7 +88,9 @@ def test_grpc_requests(server: JsonServer) -> None:
         call(message, metadata=(("x-request-id", "grpc"),), timeout=STEP_SECONDS)
         streamed = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", kind.SerializeToString)
         assert list(streamed(iter([message]), metadata=(("x-request-id", "stream"),), timeout=STEP_SECONDS))
-    assert server.line("grpc").items() >= {"protocol": "grpc", "status": "OK", "prompt_tokens": len(MARKER)}.items()
+    assert (
+        server.line("grpc").items() >= {"protocol": "grpc", "grpc_status": "OK", "prompt_tokens": len(MARKER)}.items()
+    )
     assert server.line("stream-1")["route"] == "inference.GRPCInferenceService/ModelStreamInfer"
 
 
@@ -131,6 +138,46 @@ def test_a_refusal_at_the_start_is_json(tmp_path: Path) -> None:
         assert "none.pem" in line["message"]
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_server_whose_standard_error_nobody_reads_serves(tiny_model: Path, log_format: str) -> None:
+    """The pipe is full from the start; the engine, too, has lines to write while it loads."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write_end, b"x" * 4096)
+    os.set_blocking(write_end, True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flags = {**FLAGS, "model_dir": tiny_model, "http_port": port, "grpc_port": 0, "log_format": log_format}
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "predictor", *words], cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=write_end
+    )
+
+    def is_ready() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"http://127.0.0.1:{port}/v2/health/ready", timeout=STEP_SECONDS).status_code == 200
+        return False
+
+    try:
+        until(is_ready, "the server to be ready")
+        process.terminate()
+        assert process.wait(STEP_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(read_end)
+        os.close(write_end)
+
+
+def test_text_lines_of_the_engine_have_their_time(tiny_server: Server) -> None:
+    """The same as ours; so has what a library writes there."""
+    (line,) = [line for line in tiny_server.logs.splitlines() if "KV pool" in line]
+    assert re.match(r"[-\d]{10} [:\d]{8}\.\d{3} engine\.runner\.model_runner INFO: KV pool", line)
 
 
 def test_prompts_are_shown_and_lines_are_bounded_as_the_flags_say(tiny_model: Path) -> None:

@@ -43,6 +43,9 @@ class Ended:
     def on_request_ended(self, request: RequestContext) -> None:
         self.requests.append(request)
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     @property
     def last(self) -> RequestContext:
         return self.requests[-1]

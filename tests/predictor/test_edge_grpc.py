@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from predictor.edge_grpc import _address
 from predictor.oip.schema import message_class
 from tests.fake_engine import FakeEngine
 from tests.predictor.edge_app import TRACE_ID, EdgeApp, edge_app, infer_message, traceparent
@@ -151,3 +152,15 @@ async def test_a_stream_that_is_refused_before_any_message_is_told_once() -> Non
                 pass
         request = await told(server)
         assert (request.route, request.status) == (STREAM, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:10.0.0.1:5", "10.0.0.1:5"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:5", "[fe80::1%eth0]:5"),
+        ("unix:/run/a", "unix:/run/a"),
+    ],
+)
+def test_the_clients_address(peer: str, address: str) -> None:
+    assert _address(peer) == address

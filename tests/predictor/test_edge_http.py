@@ -110,6 +110,7 @@ async def test_what_is_known_of_a_completion() -> None:
         ("/v2/models/other/infer", "/v2/models/{model_name}/infer", "other"),
         ("/v1/models/org/alias:predict", "/v1/models/{name:path}:predict", "org/alias"),
         ("/openai/v1/completions", "/openai/v1/completions", None),
+        (f"/v1/models/{'m' * 30_000}:predict", "/v1/models/{name:path}:predict", "m" * 97 + "..."),
         ("/nothing", None, None),
     ],
 )
@@ -176,6 +177,9 @@ async def test_a_listener_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixtu
     class Broken:
         def on_request_ended(self, request: Any) -> None:
             raise RuntimeError("on purpose")
+
+        def close(self) -> None:
+            raise AssertionError
 
     async with edge_app(listeners=[Broken()]) as server:
         assert (await server.client.complete()).status == 200

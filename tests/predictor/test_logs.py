@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,7 +18,7 @@ from typing import Any
 import pytest
 
 from engine.log_format import JsonFormatter
-from predictor.logs import LogWriter, TextFormatter, on_engine_line
+from predictor.logs import Descriptor, LogWriter, TextFormatter, on_engine_line
 from predictor.request_context import RequestContext, RequestEdge
 
 REPOSITORY = Path(__file__).parents[2]
@@ -128,7 +131,7 @@ def test_a_stuck_stream_holds_nobody_up_and_the_lines_left_out_are_counted(
     writer.flush()
     messages = [line["message"] for line in lines_of(stream)]
     assert messages[:11] == ["first", *(f"line {n}" for n in range(10))]
-    assert messages[11] == "15 log lines were left out: standard error took them too slowly"
+    assert messages[11] == "15 log lines were left out: standard error did not take them, or too slowly"
 
 
 def test_arguments_are_read_at_once(log: logging.Logger, writer_to: WriterTo) -> None:
@@ -149,11 +152,12 @@ def test_a_record_that_cannot_be_formatted_ends_no_other(writer_to: WriterTo) ->
 
     stream = io.StringIO()
     writer = writer_to(stream)
-    for message, arguments in ((Odd(), None), ("%d tokens", ("no number",)), ("next", None)):
+    for message, arguments in ((Odd(), None), ("%d tokens", ("no number",)), ("%s", (Odd(),)), ("next", None)):
         writer.handle(logging.LogRecord("tests.logs", logging.INFO, "", 0, message, arguments, None))
     writer.flush()
-    first, second, third = lines_of(stream)
-    assert (first["level"], second["level"], third["message"]) == ("error", "error", "next")
+    *failed, last = lines_of(stream)
+    assert [line["level"] for line in failed] == ["error"] * 3
+    assert last["message"] == "next"
 
 
 def test_a_closed_stream_is_no_error(log: logging.Logger, writer_to: WriterTo) -> None:
@@ -164,15 +168,85 @@ def test_a_closed_stream_is_no_error(log: logging.Logger, writer_to: WriterTo) -
     writer.flush()
 
 
+ENGINE_LINE = json.dumps(
+    {
+        "time": "2026-11-29T12:34:56.678Z",
+        "level": "error",
+        "logger": "engine.process",
+        "message": "The engine failed",
+        "exception": "Traceback",
+    }
+)
+
+
 def test_lines_of_the_engine_pass_and_others_are_wrapped(caplog: pytest.LogCaptureFixture) -> None:
+    odd = '{"time": 1, "level": "no", "logger": null, "message": {}}'
     stream = io.StringIO()
     writer = LogWriter(stream, JsonFormatter())
     caplog.set_level(logging.INFO, "engine.stderr")
-    for line in ('{"message": "a"}', "OMP: a warning", "[1, 2]", "", "{broken"):
+    for line in (ENGINE_LINE, "OMP: a warning", "[1, 2]", "", "{broken", '{"message": "a"}', odd):
         on_engine_line(writer, line)
     writer.close()
-    assert stream.getvalue() == '{"message": "a"}\n'
-    assert [record.getMessage() for record in caplog.records] == ["OMP: a warning", "[1, 2]", "{broken"]
+    assert stream.getvalue() == ENGINE_LINE + "\n"
+    assert [record.getMessage() for record in caplog.records] == [
+        *("OMP: a warning", "[1, 2]", "{broken", '{"message": "a"}', odd)
+    ]
+
+
+def test_lines_of_the_engine_have_the_same_text_as_ours() -> None:
+    stream = io.StringIO()
+    writer = LogWriter(stream, TextFormatter())
+    on_engine_line(writer, ENGINE_LINE)
+    writer.close()
+    first, second = stream.getvalue().splitlines()
+    assert re.fullmatch(r"[-\d]{10} [:\d]{8}\.678 engine\.process ERROR: The engine failed", first)
+    assert second == "Traceback"
+
+
+def test_after_half_a_line_the_next_one_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full for a while, and a descriptor that somebody made not to wait."""
+    taken: list[bytes] = []
+    answers: list[int | OSError] = [2, OSError(errno.ENOSPC, "full"), BlockingIOError(), 100]
+
+    def write(number: int, data: bytes) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        taken.append(data[:answer])
+        return len(taken[-1])
+
+    read_end, write_end = os.pipe()
+    descriptor = Descriptor(write_end)
+    with monkeypatch.context() as patch:
+        patch.setattr("predictor.logs.os.write", write)
+        with pytest.raises(OSError, match="full"):
+            descriptor.write("first\n")
+        descriptor.write("second\n")
+    os.close(read_end)
+    os.close(write_end)
+    assert b"".join(taken) == b"fi\nsecond\n"
+
+
+def test_lines_that_were_not_taken_are_counted(log: logging.Logger, writer_to: WriterTo) -> None:
+    class Full(io.StringIO):
+        is_full = True
+
+        def write(self, text: str) -> int:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "full")
+            return super().write(text)
+
+    stream = Full()
+    writer = writer_to(stream)
+    for _ in range(2):
+        log.info("lost")
+        writer.flush()
+    stream.is_full = False
+    log.info("kept")
+    writer.flush()
+    kept, left_out = lines_of(stream)
+    assert kept["message"] == "kept"
+    assert left_out["message"].startswith("2 log lines were left out")
 
 
 SCRIPT = """
@@ -192,6 +266,10 @@ warnings.warn("a warning")
 thread = threading.Thread(target=lambda: 1 / 0)
 thread.start()
 thread.join()
+class Odd:
+    def __del__(self):
+        raise OSError("while it is collected")
+Odd()
 raise KeyError("at the end")
 """
 
@@ -224,6 +302,7 @@ def test_every_logger_warning_and_uncaught_exception_is_json() -> None:
         *((name, f"info of {name}") for name in ("predictor.x", "engine.x", "kserve", "kserve.trace", "uvicorn.error")),
         ("other", "shown"),
     ]
-    assert [line["logger"] for line in lines[6:]] == ["py.warnings", "predictor", "predictor"]
+    assert [line["logger"] for line in lines[6:]] == ["py.warnings", "predictor", "predictor", "predictor"]
     assert "ZeroDivisionError" in lines[7]["exception"]
-    assert "KeyError" in lines[8]["exception"]
+    assert "while it is collected" in lines[8]["exception"]
+    assert "KeyError" in lines[9]["exception"]

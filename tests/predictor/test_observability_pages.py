@@ -9,7 +9,8 @@ from predictor import logs, request_context, request_log, tracing
 from predictor.config import ServerConfig
 from predictor.flags import FLAGS
 from tests.fake_engine import FakeEngine
-from tests.predictor.edge_app import edge_app, traceparent
+from tests.predictor.edge_app import edge_app, infer_message, traceparent
+from tests.predictor.oip.conftest import until
 
 REPOSITORY = Path(__file__).parents[2]
 LOGS = (REPOSITORY / "docs" / "logs.md").read_text()
@@ -34,6 +35,8 @@ async def test_every_member_of_a_line_is_there_and_no_other() -> None:
     async with edge_app(FakeEngine(), keeps_prompts=True) as server:
         await server.client.post("/v1/completions", {"prompt": "Hi", "model": "model"}, {"traceparent": traceparent()})
         await server.client.post("/v1/completions", {"prompt": "Hi", "n": 0})
+        await server.grpc.call("ModelInfer", infer_message())
+        await until(lambda: len(server.ended.requests) == 3)
         for request in server.ended.requests:
             request.span_id = "cd" * 8
         members = {name for request in server.ended.requests for name in request_log.request_fields(request)}

@@ -48,6 +48,7 @@ def test_any_other_is_replaced(given: str | None) -> None:
         (f"00-{TRACE_ID}-{'0' * 16}-01", None),
         (f"00-{TRACE_ID.upper()}-{SPAN_ID}-01", None),
         (f"00-{TRACE_ID}-{SPAN_ID}", None),
+        (f"00-{TRACE_ID}-{SPAN_ID}-01-what-comes-later", None),
         ("", None),
     ],
 )

@@ -112,8 +112,9 @@ async def test_the_line_of_a_grpc_request(lines: Lines) -> None:
         await until(lambda: len(server.ended.requests) == 1)
     (line,) = lines.read
     assert line["message"] == "inference.GRPCInferenceService/ModelInfer OK"
-    assert (line["protocol"], line["status"], line["finish_reason"]) == ("grpc", "OK", "stop")
-    assert "method" not in line
+    assert (line["protocol"], line["grpc_status"], line["finish_reason"]) == ("grpc", "OK", "stop")
+    assert line["client"].startswith("127.0.0.1:")
+    assert not line.keys() & {"method", "status"}, "a member has one type"
     assert MARKER not in lines.text
 
 
@@ -122,6 +123,24 @@ async def test_the_line_of_several_prompts_has_their_sums(lines: Lines) -> None:
         await server.client.complete(["ab", "cde"], max_tokens=3, n=2, temperature=1)
     (line,) = lines.read
     assert [line[name] for name in ("num_prompts", "n", "prompt_tokens", "output_tokens")] == [2, 2, 5, 12]
+
+
+async def test_the_engines_name_is_the_first_prompts_whichever_ends_first(lines: Lines) -> None:
+    tensors = [
+        {"name": "text_input", "datatype": "BYTES", "shape": [2], "data": ["ab", "cde"]},
+        {
+            "name": "sampling_parameters",
+            "datatype": "BYTES",
+            "shape": [2],
+            "data": ['{"max_tokens": 3, "ignore_eos": true}', '{"max_tokens": 1}'],
+        },
+    ]
+    async with edge_app(listeners=[RequestLog(100)]) as server:
+        await server.client.post("/v2/models/model/infer", {"inputs": tensors})
+        records = server.ended.last.records
+    assert [record.num_prompt_tokens for record in records] == [2, 3]
+    assert records[0].finish_time > records[1].finish_time
+    assert lines.read[0]["engine_id"] == records[0].request_id
 
 
 async def test_prompts_are_shown_only_when_asked_for_and_cut(lines: Lines) -> None:
@@ -169,6 +188,16 @@ async def test_requests_beyond_the_rate_are_counted_in_one_line(lines: Lines, mo
     with edge.handling(RequestContext("r", "http", "GET", edge, status=200)):
         pass
     assert lines.read[-1]["message"] == "GET (no route) 200"
+
+
+async def test_the_last_count_is_told_at_the_end(lines: Lines) -> None:
+    edge = RequestEdge([RequestLog(1)])
+    for _ in range(3):
+        with edge.handling(RequestContext("r", "http", "GET", edge, status=200)):
+            pass
+    edge.close()
+    edge.close()
+    assert [line.get("num_left_out") for line in lines.read] == [None, 2]
 
 
 @pytest.mark.parametrize("is_on", [True, False])

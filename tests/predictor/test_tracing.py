@@ -155,6 +155,22 @@ async def test_each_prompt_has_its_stages_up_to_a_bound(collector: Collector, tr
     assert sorted(stage.attributes["pagedserve.prompt"] for stage in decodes) == list(range(MAX_TRACED_PROMPTS))
 
 
+async def test_no_client_can_make_the_exporter_or_the_sdk_log(
+    collector: Collector, tracer: RequestTracer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A number beyond 64 bits, and states that are malformed, double, or too many."""
+    states = [MARKER, "a=1,a=2", ",".join(f"k{number}=1" for number in range(40))]
+    async with edge_app(listeners=[tracer]) as server:
+        for number, state in enumerate(states):
+            body = {"model": "model", "prompt": "Hi", "max_tokens": 10 ** (number * 15)}
+            await server.client.post("/v1/completions", body, {"traceparent": traceparent(), "tracestate": state})
+    tracer.close()
+    assert [span.parent_id for span in collector.servers] == [SPAN_ID] * 3
+    asked = [span.attributes["gen_ai.request.max_tokens"] for span in collector.servers]
+    assert asked == [1, 10**15, 2**63 - 1]
+    assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
+
+
 async def test_grpc_requests_and_the_messages_of_a_stream(collector: Collector, tracer: RequestTracer) -> None:
     metadata = (("traceparent", traceparent()),)
     async with edge_app(listeners=[tracer]) as server:
