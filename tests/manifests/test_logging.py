@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import re
+from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 import yaml
 
-from predictor.logs import FORMAT
-from tests.manifests.kustomize import REPOSITORY, build, one
+from engine.log_format import JsonFormatter
+from predictor.logs import TextFormatter
+from tests.manifests.kustomize import build, one
 
 LOGGING = "manifests/kserve/overlays/logging"
 PLUGIN_KEYS = {
@@ -45,13 +48,21 @@ def daemon() -> dict[str, Any]:
     return pod
 
 
-def parse(line: str) -> dict[str, str]:
+def parse(line: str) -> dict[str, Any]:
     """What the first fitting parser makes of a line. Ruby's (?<name>) is Python's (?P<name>)."""
-    by_name = {parser["name"]: parser["regex"] for parser in configuration()["parsers"]}
+    by_name = {parser["name"]: parser for parser in configuration()["parsers"]}
     (parser_filter,) = [f for f in configuration()["pipeline"]["filters"] if f["name"] == "parser"]
     for name in parser_filter["parser"]:
-        if match := re.match(by_name[name].replace("(?<", "(?P<"), line):
-            return {key: value for key, value in match.groupdict().items() if value is not None}
+        found: dict[str, Any] = {}
+        if by_name[name]["format"] == "json":
+            with contextlib.suppress(ValueError):
+                found = json.loads(line)
+        elif match := re.match(by_name[name]["regex"].replace("(?<", "(?P<"), line):
+            found = match.groupdict()
+        if found:
+            # NOTE: Python tells milliseconds by %f, Fluent Bit by %L.
+            time_format = by_name[name]["time_format"].replace("%L", "%f")
+            return {**found, "time": datetime.strptime(found.pop(by_name[name]["time_key"]), time_format)}
     return {}
 
 
@@ -114,43 +125,30 @@ def test_it_reads_the_predictors_files_and_no_others() -> None:
     assert kubernetes["kube_tag_prefix"] == tail["tag"].replace("*", folder[1:].replace("/", ".") + ".")
 
 
-def test_our_own_lines_are_taken_apart() -> None:
-    record = logging.LogRecord("predictor", logging.WARNING, "f.py", 1, "The drain timeout of %g s", (30,), None)
-    line = logging.Formatter(FORMAT, "%Y-%m-%d %H:%M:%S").format(record)
-    parsed = parse(line)
-    assert re.fullmatch(r"[-\d]{10} [:\d]{8}\.\d{3}", parsed.pop("time"))
-    assert parsed == {"logger": "predictor", "level": "WARNING", "message": "The drain timeout of 30 s"}
-
-
-@pytest.mark.parametrize(
-    ("line", "logger", "level", "message"),
-    [
-        (
-            "2026-11-29 20:08:58.457 18278 uvicorn.error INFO:     Started server process [18278]",
-            *("uvicorn.error", "INFO", "Started server process [18278]"),
-        ),
-        (
-            "2026-11-29 20:08:58.418 18278 kserve INFO [model_server.py:register_model():472] Registering model: llm",
-            *("kserve", "INFO", "[model_server.py:register_model():472] Registering model: llm"),
-        ),
-        (
-            "INFO engine.runner.model_runner: KV pool: 512 blocks of 16 tokens",
-            *("engine.runner.model_runner", "INFO", "KV pool: 512 blocks of 16 tokens"),
-        ),
-        (
-            "2026-11-29 20:08:58.457 predictor ERROR: it failed\nTraceback (most recent call last):\n  a line",
-            *("predictor", "ERROR", "it failed\nTraceback (most recent call last):\n  a line"),
-        ),
-    ],
+RECORD = logging.LogRecord(
+    "predictor", logging.WARNING, "f.py", 1, "The drain timeout of %g s\nhas passed", (30,), None
 )
-def test_other_lines_are_taken_apart(line: str, logger: str, level: str, message: str) -> None:
-    parsed = parse(line)
-    assert (parsed["logger"], parsed["level"], parsed["message"]) == (logger, level, message)
+RECORD.fields = {"request_id": "r1", "status": 200, "total_seconds": 0.5}
+
+
+def test_lines_of_the_text_format_are_taken_apart() -> None:
+    parsed = parse(TextFormatter().format(RECORD))
+    assert parsed.pop("time") == datetime.fromtimestamp(int(RECORD.created * 1000) / 1000)
+    message = "The drain timeout of 30 s\nhas passed request_id=r1 status=200 total_seconds=0.5"
+    assert parsed == {"logger": "predictor", "level": "WARNING", "message": message}
+
+
+def test_lines_of_the_json_format_are_fields() -> None:
+    parsed = parse(JsonFormatter().format(RECORD))
+    assert parsed.pop("time") == datetime.fromtimestamp(int(RECORD.created * 1000) / 1000, UTC)
+    message = "The drain timeout of 30 s\nhas passed"
+    assert parsed == {"logger": "predictor", "level": "warning", "message": message, **RECORD.fields}
+
+
+def test_a_traceback_that_was_joined_to_its_line_stays_there() -> None:
+    parsed = parse("2026-11-29 20:08:58.457 predictor ERROR: it failed\nTraceback (most recent call last):\n  a line")
+    assert parsed["message"] == "it failed\nTraceback (most recent call last):\n  a line"
 
 
 def test_a_line_of_none_of_these_kinds_is_kept() -> None:
     assert parse("Serving model (LlamaForCausalLM, 135 M parameters) on REST port 8080") == {}
-
-
-def test_the_engines_format_is_the_one_the_parser_is_for() -> None:
-    assert '"%(levelname)s %(name)s: %(message)s"' in (REPOSITORY / "engine" / "process.py").read_text()
