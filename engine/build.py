@@ -53,6 +53,7 @@ def build_runner(config: EngineConfig, progress: Callable[[LoadProgress], None])
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"the GPU's memory is too small for this model with these flags ({memory.total >> 20} MiB, of which"
-            f" {memory.free_at_start >> 20} MiB were free): lower max_num_batched_tokens, max_num_seqs, or"
-            f" num_kv_blocks and kv_cache_memory where given, or use a larger GPU. {error}"
+            f" {memory.free_at_start >> 20} MiB were free): lower max_num_batched_tokens, max_num_seqs,"
+            " memory_utilization, or num_kv_blocks and kv_cache_memory where given, or use a larger GPU."
+            f" {error}"
         ) from error

@@ -71,4 +71,4 @@ def device_budget(memory: DeviceMemory, utilization: float, work_space: int, pro
     )
     if share < int(memory.total * utilization):
         source = f"{source} of which others left {memory.free_at_start >> 20} MiB,"
-    return Budget(num_bytes, source)
+    return Budget(num_bytes, source, "set memory_utilization higher, or lower max_num_batched_tokens or max_num_seqs")

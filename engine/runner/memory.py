@@ -24,10 +24,11 @@ def block_bytes(num_layers: int, block_size: int, num_kv_heads: int, head_dim: i
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bytes that the KV pool may take, and in words where they come from."""
+    """Bytes that the KV pool may take, and in words where they come from, and what the user can do for more."""
 
     num_bytes: int
     source: str
+    advice: str = "set kv_cache_memory higher, or lower block_size"
 
 
 def cpu_budget(available: int) -> Budget:
@@ -56,8 +57,7 @@ def choose_num_blocks(config: EngineConfig, bytes_per_block: int, measure: Calla
     if num_blocks < 1:
         raise ConfigError(
             f"{budget.source} gives the KV pool {max(0, budget.num_bytes) >> 20} MiB, and it needs at least"
-            f" {2 * bytes_per_block} bytes (two blocks of {config.block_size} tokens); set kv_cache_memory higher, or"
-            " lower block_size"
+            f" {2 * bytes_per_block} bytes (two blocks of {config.block_size} tokens); {budget.advice}"
         )
     return num_blocks
 

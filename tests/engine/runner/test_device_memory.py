@@ -44,7 +44,8 @@ def test_budget(memory: Memory, work_space: int, provisional: int, expected: int
 def test_a_model_that_leaves_no_room_is_refused_with_the_figures() -> None:
     budget = device_budget(Memory(16 * GIB, 15 * GIB, GIB), 0.9, 2 * GIB, 0)
     with pytest.raises(
-        ConfigError, match=r"memory_utilization=0\.9 of 16384 MiB.*14336 MiB of weights.*2048 MiB of work"
+        ConfigError,
+        match=r"=0\.9 of 16384 MiB.*14336 MiB of weights.*2048 MiB of work.*memory_utilization higher",
     ):
         choose_num_blocks(EngineConfig(model_dir="m"), GIB, lambda: budget)
 
