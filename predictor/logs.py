@@ -186,9 +186,7 @@ def configure_logging(log_format: str = "text", stream: Stream | None = None) ->
     In JSON, warnings and exceptions that nobody catches are lines of the log, too. uvicorn's access lines are off: the
     request log (`predictor.request_log`) has all that they have.
     """
-    writer = LogWriter(
-        stream or Descriptor(sys.stderr.fileno()), JsonFormatter() if log_format == "json" else TextFormatter()
-    )
+    writer = LogWriter(stream or _standard_error(), JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, LogWriter)]:
         root.removeHandler(handler)
@@ -213,6 +211,14 @@ def configure_logging(log_format: str = "text", stream: Stream | None = None) ->
         )
         sys.unraisablehook = _log_unraisable
     return writer
+
+
+def _standard_error() -> Stream:
+    try:
+        return Descriptor(sys.stderr.fileno())
+    except (OSError, ValueError):
+        # NOTE: a notebook's and a test's standard error have no descriptor.
+        return sys.stderr
 
 
 def on_engine_line(writer: LogWriter, line: str) -> None:
