@@ -20,8 +20,11 @@ from grafana_foundation_sdk.builders import (
 from grafana_foundation_sdk.models import common as look
 from grafana_foundation_sdk.models import heatmap as heat
 from grafana_foundation_sdk.models.dashboard import (
+    DashboardSpecialValueMapOptions,
     DynamicConfigValue,
     FieldColorModeId,
+    SpecialValueMap,
+    SpecialValueMatch,
     Threshold,
     ThresholdsMode,
     ValueMap,
@@ -120,12 +123,16 @@ def number(
     spark: bool = True,
     no_value: str = "No metrics",
 ) -> Builder:
-    """A stat panel: the last value, coloured by its step.
+    """A stat panel: the value of now, coloured by its step.
 
-    filled: the whole tile has the colour. spark: the range in small.
+    filled: the whole tile has the colour. spark: the range in small; its queries end with `or vector(...)`.
+    NOTE: of a range Grafana takes the last sample that there is, be it hours old: a query is instant, or it has a
+    sample to the end, and NaN is what shows as no_value.
     """
     made = _common(stat.Panel(), panel_id, title, unit, note, queries, links, no_value)
-    made = made.reduce_options(common.ReduceDataOptions().values(False).calcs(["lastNotNull"]))
+    made = made.reduce_options(common.ReduceDataOptions().values(False).calcs(["last" if spark else "lastNotNull"]))
+    if spark:
+        made = made.mappings([_absent(no_value)])
     made = made.color_mode(look.BigValueColorMode.BACKGROUND if filled else look.BigValueColorMode.VALUE)
     made = made.graph_mode(look.BigValueGraphMode.AREA if spark else look.BigValueGraphMode.NONE)
     made = made.text_mode(look.BigValueTextMode.AUTO).justify_mode(look.BigValueJustifyMode.AUTO)
@@ -281,6 +288,11 @@ def _named(names: dict[int, tuple[str, str]]) -> ValueMap:
         for index, (value, (text, color)) in enumerate(names.items())
     }
     return ValueMap(options=options)
+
+
+def _absent(text: str) -> SpecialValueMap:
+    result = ValueMappingResult(text=text, color="text", index=0)
+    return SpecialValueMap(DashboardSpecialValueMapOptions(match=SpecialValueMatch.NULL_AND_NAN, result=result))
 
 
 def _transformation(name: str, options: dict[str, Any]) -> Any:

@@ -27,8 +27,9 @@ def _now() -> list[Builder]:
             title,
             "none",
             note,
-            [Query(expr, SERVICE_LEGEND)],
+            [Query(expr, SERVICE_LEGEND, instant=True)],
             decimals=0,
+            spark=False,
             no_value=no_value,
             steps=((None, "blue"),),
         )
@@ -76,10 +77,12 @@ def _now() -> list[Builder]:
                 Query(
                     f"1 - {of_hpa(hpa('status_desired_replicas'))}\n/\n{of_hpa(hpa('spec_max_replicas'))}",
                     SERVICE_LEGEND,
+                    instant=True,
                 )
             ],
             steps=((None, "red"), (0.01, "yellow"), (0.25, "green")),
             decimals=0,
+            spark=False,
             links=[runbook("PagedServeScaledToMaximum")],
             no_value="No HPA",
         ),

@@ -14,6 +14,11 @@ _ALERTS = (
 _PENDING_OR_FIRING = _ALERTS.replace('alertstate="firing",', "")
 
 
+def _of_now(expr: str, legend: str) -> Query:
+    """NaN where there is no sample, so that a value of before does not stand there as the one of now."""
+    return Query(f"{expr}\nor\nvector(NaN)", legend)
+
+
 def _firing() -> Builder:
     return number(
         1,
@@ -48,8 +53,9 @@ def _replicas_now() -> Builder:
             Query(
                 f"sum(inferenceservice:pagedserve_engines_up:sum{{{SERVICE}}})\nor\n0 * sum({wanted_replicas()})",
                 "ready",
+                instant=True,
             ),
-            Query(f"sum({wanted_replicas()})", "wanted"),
+            Query(f"sum({wanted_replicas()})", "wanted", instant=True),
         ],
         steps=((None, "red"), (1, "green")),
         decimals=0,
@@ -71,7 +77,7 @@ def _headline() -> list[Builder]:
                 "what is usual at this hour.",
                 "a sudden drop with waiting requests is a stuck or overloaded engine; without, the traffic stays away.",
             ),
-            [Query(f"sum(inferenceservice:pagedserve_requests:rate5m{{{SERVICE}}})", "requests")],
+            [_of_now(f"sum(inferenceservice:pagedserve_requests:rate5m{{{SERVICE}}})", "requests")],
         ),
         number(
             4,
@@ -82,7 +88,7 @@ def _headline() -> list[Builder]:
                 "follows the requests.",
                 "the dashboard Engine splits it by pod.",
             ),
-            [Query(f"sum(inferenceservice:pagedserve_generation_tokens:rate5m{{{SERVICE}}})", "tokens/s")],
+            [_of_now(f"sum(inferenceservice:pagedserve_generation_tokens:rate5m{{{SERVICE}}})", "tokens/s")],
             links=[panel("Engine", 10, "Engine: tokens a second")],
         ),
         number(
@@ -94,7 +100,7 @@ def _headline() -> list[Builder]:
                 "0 most of the time; short bursts are normal where prompts are long.",
                 "Saturation below: with a full KV cache scale out, with an empty one prompts are the bottleneck.",
             ),
-            [Query(f"sum(inferenceservice:pagedserve_requests_waiting:sum{{{SERVICE}}})", "waiting")],
+            [_of_now(f"sum(inferenceservice:pagedserve_requests_waiting:sum{{{SERVICE}}})", "waiting")],
             steps=((None, "green"), (1, "yellow"), (50, "red")),
             decimals=0,
             links=[runbook("PagedServeSaturated")],
@@ -108,7 +114,7 @@ def _headline() -> list[Builder]:
                 "below 80 %. Above 90 % with a growing queue PagedServeSaturated fires.",
                 "Saturation below, and KV cache on the dashboard Engine.",
             ),
-            [Query(f"max(inferenceservice:pagedserve_kv_cache_usage_ratio:avg{{{SERVICE}}})", "used")],
+            [_of_now(f"max(inferenceservice:pagedserve_kv_cache_usage_ratio:avg{{{SERVICE}}})", "used")],
             steps=((None, "green"), (0.8, "yellow"), (0.9, "red")),
             decimals=0,
             links=[runbook("PagedServeSaturated"), panel("Engine", 40, "Engine: KV blocks by state")],
@@ -123,7 +129,7 @@ def _headline() -> list[Builder]:
                 "0. Above 1 % PagedServeRejects fires.",
                 "Refused requests by reason, below.",
             ),
-            [Query(f"max(inferenceservice:pagedserve_requests_rejected:ratio_rate5m{{{SERVICE}}})", "refused")],
+            [_of_now(f"max(inferenceservice:pagedserve_requests_rejected:ratio_rate5m{{{SERVICE}}})", "refused")],
             steps=((None, "green"), (0.001, "yellow"), (0.01, "red")),
             decimals=1,
             links=[runbook("PagedServeRejects")],

@@ -94,7 +94,11 @@ def stat(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box, span:
     width = w / len(series)
     for index, (name, one) in enumerate(series):
         left = x + index * width
-        color = color_at(defaults["thresholds"]["steps"], one.last)
+        value = one.samples[-1][1] if options["reduceOptions"]["calcs"] == ["last"] else one.last
+        text = show(value, defaults["unit"], defaults.get("decimals"))
+        color = color_at(defaults["thresholds"]["steps"], value)
+        if (mapped := mapping_of(defaults, value)) is not None:
+            text, color = mapped
         filled = options["colorMode"] == "background"
         if filled:
             page.box(left, y, width - 4, h, color)
@@ -104,7 +108,6 @@ def stat(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box, span:
             axes.axis("off")
             axes.fill_between(range(len(values)), min(0.0, np.nanmin(values)), values, color=color, alpha=0.25, lw=0)
             axes.plot(values, color=color, lw=1)
-        text = show(one.last, defaults["unit"], defaults.get("decimals"))
         size = min(24.0, 1.15 * width / max(len(text), 3), 0.34 * h)
         middle = y + (0.42 if len(series) == 1 else 0.56) * h
         page.text(left + width / 2, middle, text, ha="center", fontsize=size, color="#111217" if filled else color)

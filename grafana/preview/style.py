@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -48,6 +49,10 @@ def overrides_of(panel: Mapping[str, Any], name: str) -> dict[str, Any]:
 def mapping_of(defaults: Mapping[str, Any], value: float) -> tuple[str, str] | None:
     """(text, colour) that a value mapping gives to a number, if one does."""
     for mapping in defaults.get("mappings") or []:
-        if (found := mapping["options"].get(f"{value:g}")) is not None:
+        if mapping["type"] == "special":
+            found = mapping["options"]["result"] if math.isnan(value) else None
+        else:
+            found = mapping["options"].get(f"{value:g}")
+        if found is not None:
             return found["text"], NAMED[found["color"]]
     return None

@@ -227,6 +227,19 @@ def rates_are_of_counters(dashboard: Dashboard) -> Iterator[str]:
                 yield f"{one.where}: {name} is no counter, and a rate of it means nothing"
 
 
+def numbers_are_of_now(dashboard: Dashboard) -> Iterator[str]:
+    """Of a range Grafana shows the last sample that there is, be it hours old: a number's query is instant, or it has a
+    sample to the end, which is the one that is shown."""
+    for one in targets(dashboard):
+        if one.panel is None or one.target is None or one.panel["type"] not in {"stat", "bargauge"}:
+            continue
+        ends = re.search(r"\bor\s+vector\(\w+\)$", one.expr) and one.panel["options"]["reduceOptions"]["calcs"] == [
+            "last"
+        ]
+        if not one.target["instant"] and not ends:
+            yield f"{one.where} may show a value of before"
+
+
 def joins(dashboard: Dashboard) -> Iterator[str]:
     """What a group_left takes labels from is aggregated: two exporters of the same objects are no ambiguous match."""
     for one in targets(dashboard):
@@ -314,6 +327,7 @@ RULES: tuple[Rule, ...] = (
     rate_interval,
     counters_are_rates,
     rates_are_of_counters,
+    numbers_are_of_now,
     joins,
     matchers,
     grid,

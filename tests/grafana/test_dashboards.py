@@ -74,6 +74,7 @@ FAULTS: dict[str, Callable[[Dashboard], Any]] = {
     "rate_interval": _expr(f"sum(rate(pagedserve_requests_total{{{OURS}}}[5m]))"),
     "counters_are_rates": _expr(f"sum(pagedserve_requests_total{{{OURS}}})"),
     "rates_are_of_counters": _expr(f"sum(rate(pagedserve_requests_waiting{{{OURS}}}[$__rate_interval]))"),
+    "numbers_are_of_now": lambda d: _first(d, "stat")["options"]["reduceOptions"].update(calcs=["lastNotNull"]),
     "joins": _expr(f"a * on (namespace) group_left (b) c{{{OURS}}}"),
     "matchers": _expr("sum(pagedserve_requests_running)"),
     "grid": lambda d: _first(d)["gridPos"].update(w=24),

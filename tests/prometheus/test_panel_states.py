@@ -94,6 +94,15 @@ def test_replicas(state: str, tmp_path: Path) -> None:
     check(tmp_path, given, {expression(*where): samples for where, samples in expected.items()})
 
 
+@pytest.mark.parametrize("panel", [3, 4, 5, 6, 7])
+def test_a_number_of_before_is_not_the_one_of_now(panel: int, tmp_path: Path) -> None:
+    names = ("requests:rate5m", "generation_tokens:rate5m", "requests_waiting:sum", "kv_cache_usage_ratio:avg")
+    names += ("requests_rejected:ratio_rate5m",)
+    given = {f"inferenceservice:pagedserve_{name}{{{OF_A}}}": "7x3 stale" for name in names}
+    text = expression("pagedserve-service", panel, "A")
+    check(tmp_path, given, {f"count(({text}) != ({text}))": {"{}": 1}})  # NOTE: NaN alone is not equal to itself
+
+
 def test_restarts_are_counted_once_by_two_exporters(tmp_path: Path) -> None:
     restarts = {
         f'kube_pod_container_status_restarts_total{{namespace="n",pod="{POD_A}",container="{container}",'
