@@ -25,8 +25,7 @@ def hpa(metric: str, matchers: str = "") -> str:
 
 
 def keda(metric: str) -> str:
-    """A metric of KEDA's operator, with the service's name. Scraped without honorLabels its namespace is "
-    "exported_*."""
+    """A metric of KEDA's operator, with the service's name. Scraped without honorLabels its namespace is exported_*."""
     named = f'label_replace({metric}, "namespace", "$1", "exported_namespace", "(.+)")'
     return (
         f"{of_service(named, 'scaledObject', '-predictor')}\n"
