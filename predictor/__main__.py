@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from predictor.warm_up import run
 
         return run(config.engine)
+    # NOTE: read when gRPC is imported. By default its core tells of every failed handshake, in lines of its own format.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # NOTE: importing kserve takes seconds and parses the command line: only after ours is known to be right.
     from predictor.server import serve
 

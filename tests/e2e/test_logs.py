@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from predictor.oip.schema import message_class
+from tests.certificates import Authority
 from tests.e2e.server import REPOSITORY, STEP_SECONDS, Server, until
 
 MARKER = "sesame"
@@ -172,6 +173,21 @@ def test_a_server_whose_standard_error_nobody_reads_serves(tiny_model: Path, log
         process.wait()
         os.close(read_end)
         os.close(write_end)
+
+
+def test_a_failed_handshake_is_no_line_of_grpcs_own(tiny_model: Path, tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue("server")
+    flags = {**FLAGS, "ssl_certfile": pair.cert, "ssl_keyfile": pair.key}
+    with JsonServer(model_dir=tiny_model, client={"verify": False}, **flags) as server:
+        assert isinstance(server, JsonServer)
+        host, port = server.grpc_address.split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"no TLS at all\r\n" * 50)
+            with contextlib.suppress(ConnectionResetError):
+                while connection.recv(4096):
+                    pass
+        assert server.stop() == 0
+        assert server.lines
 
 
 def test_text_lines_of_the_engine_have_their_time(tiny_server: Server) -> None:
