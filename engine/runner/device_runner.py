@@ -21,7 +21,7 @@ from engine.runner.device_rows import DeviceRows
 from engine.runner.device_step import DeviceStep
 from engine.runner.device_warm_up import PROVISIONAL_BLOCKS, DeviceWarmUp
 from engine.runner.kernel_limits import check_kernel_limits
-from engine.runner.late_compilation import warn_of_late_compilation
+from engine.runner.late_compilation import expect_compilation, warn_of_late_compilation
 from engine.runner.memory import (
     Budget,
     available_memory,
@@ -64,6 +64,7 @@ class DeviceRunner:
         context = model_config.max_position_embeddings
         check_max_model_len(config, context)
         check_kernel_limits(config, model_config)
+        expect_compilation()
         self._config = config
         self._progress = progress
         self._accelerator = accelerator
