@@ -8,12 +8,13 @@ such trouble and takes those connections over; the others stay with httptools, w
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from predictor.request_context import REQUEST_ID, request_id_of
 
@@ -37,6 +38,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     _is_between_messages = True
     _is_refused = False
+    _running: RequestResponseCycle | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -45,6 +47,17 @@ class HttpProtocol(HttpToolsProtocol):
             self._hand_over(data)
         else:
             super().data_received(data)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # NOTE: uvicorn tells the last request that was read, not the one that is answered while others wait behind it.
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         self._is_between_messages = False

@@ -106,6 +106,18 @@ def test_an_aborted_request(server: JsonServer) -> None:
     assert (line["finish_reason"], line["error_type"]) == ("abort", "client_disconnected")
 
 
+def test_a_pipelining_client_that_leaves_is_no_error_of_the_server(server: JsonServer) -> None:
+    body = json.dumps({"model": "tiny", "prompt": MARKER, "max_tokens": 2000, "ignore_eos": True, "stream": True})
+    url = httpx.URL(server.http_url)
+    with socket.create_connection((url.host, url.port or 0)) as connection:
+        for number in range(2):
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nx-request-id: piped-{number}\r\n"
+            connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+        connection.recv(1024)
+    assert server.line("piped-0").items() >= {"finish_reason": "abort", "error_type": "client_disconnected"}.items()
+    assert all("ASGI" not in line["message"] for line in server.lines)
+
+
 def test_an_id_or_a_name_cannot_forge_a_line(server: JsonServer) -> None:
     complete(server, "forged", model='x"}\n{"logger": "predictor.requests", "request_id": "fake"')
     assert server.line("forged")["status"] == 404
