@@ -45,6 +45,11 @@ def _backend(wanted: AttentionBackendName, device: DeviceName) -> AttentionBacke
     if device == "cuda":
         if wanted == "torch":
             raise ConfigError("attention_backend torch runs on the CPU only: use triton (or auto) on a CUDA device")
+        if is_interpreted():
+            raise ConfigError(
+                "TRITON_INTERPRET is set in the environment, and would run the GPU's kernels in Triton's interpreter:"
+                " unset it, or use device cpu"
+            )
         return "triton"
     if wanted == "triton" and not is_interpreted():
         raise ConfigError(

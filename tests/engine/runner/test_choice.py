@@ -29,6 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Test GPU")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -53,6 +54,14 @@ def test_with_a_gpu() -> None:
     assert resolved(device="cpu") == ("cpu", "torch")
     with pytest.raises(ConfigError, match="runs on the CPU only"):
         resolved(attention_backend="torch")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_an_interpreter_left_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert resolved(device="cpu") == ("cpu", "torch")
+    with pytest.raises(ConfigError, match="unset it"):
+        resolved()
 
 
 @pytest.mark.usefixtures("gpu")
