@@ -13,7 +13,7 @@ import sys
 import threading
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from engine.log_format import JsonFormatter
 from predictor.request_context import current_request
@@ -180,13 +180,13 @@ class LogWriter(logging.Handler):
         return True
 
 
-def configure_logging(log_format: str = "text", stream: Stream | None = None) -> LogWriter:
+def configure_logging(log_format: str = "text") -> LogWriter:
     """One handler, of the format "text" or "json", for every logger of this process. Idempotent.
 
     In JSON, warnings and exceptions that nobody catches are lines of the log, too. uvicorn's access lines are off: the
     request log (`predictor.request_log`) has all that they have.
     """
-    writer = LogWriter(stream or _standard_error(), JsonFormatter() if log_format == "json" else TextFormatter())
+    writer = writer_to(sys.stderr, JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, LogWriter)]:
         root.removeHandler(handler)
@@ -213,12 +213,13 @@ def configure_logging(log_format: str = "text", stream: Stream | None = None) ->
     return writer
 
 
-def _standard_error() -> Stream:
+def writer_to(output: TextIO, formatter: logging.Formatter | None = None) -> LogWriter:
+    """A writer to standard output or standard error. Without a formatter it is for lines that have their format."""
     try:
-        return Descriptor(sys.stderr.fileno())
+        return LogWriter(Descriptor(output.fileno()), formatter or TextFormatter())
     except (OSError, ValueError):
-        # NOTE: a notebook's and a test's standard error have no descriptor.
-        return sys.stderr
+        # NOTE: those of a notebook and of a test have no descriptor.
+        return LogWriter(output, formatter or TextFormatter())
 
 
 def on_engine_line(writer: LogWriter, line: str) -> None:

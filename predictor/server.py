@@ -7,7 +7,8 @@ import functools
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -29,7 +30,7 @@ from predictor.head_requests import add_head
 from predictor.http_errors import add_exception_handlers
 from predictor.kserve_adapter import KServeHost, mount
 from predictor.lifecycle import Lifecycle
-from predictor.logs import configure_logging, on_engine_line
+from predictor.logs import configure_logging, on_engine_line, writer_to
 from predictor.model import PagedModel
 from predictor.oip import rest
 from predictor.oip.grpc_server import GrpcServer
@@ -98,9 +99,15 @@ def serve(config: ServerConfig, model_class: type[PagedModel] = PagedModel) -> i
         log.flush()
         os._exit(code)
 
-    options: dict[str, Any] = {"announce": logger.info} if config.log_format == "json" else {}
     lifecycle = Lifecycle(
-        engine, service, host, grpc, drain_timeout=config.drain_timeout, access=access, end_now=end_now, **options
+        engine,
+        service,
+        host,
+        grpc,
+        drain_timeout=config.drain_timeout,
+        access=access,
+        end_now=end_now,
+        announce=logger.info if config.log_format == "json" else writer_to(sys.stdout).write_line,
     )
     try:
         host.run(model, lifecycle.run)

@@ -168,7 +168,7 @@ def test_a_server_whose_standard_error_nobody_reads_serves(tiny_model: Path, log
     flags = {**FLAGS, "model_dir": tiny_model, "http_port": port, "grpc_port": 0, "log_format": log_format}
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     process = subprocess.Popen(
-        [sys.executable, "-m", "predictor", *words], cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=write_end
+        [sys.executable, "-m", "predictor", *words], cwd=REPOSITORY, stdout=write_end, stderr=write_end
     )
 
     def is_ready() -> bool:
