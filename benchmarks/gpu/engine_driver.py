@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -92,46 +93,47 @@ class CoreDriver:
 
     def decode(self, batch: int, prompt_tokens: int, num_steps: int, params: SamplingParams = GREEDY) -> DecodeTimes:
         """Raises `PoolTooSmallError` where the KV pool does not hold the batch."""
-        ids, num_keys = self._start(batch, prompt_tokens, num_steps, params)
-        ends = [self._step(batch) for _ in range(num_steps + 1)]
-        self._stop(ids)
+        with self._decoding(batch, prompt_tokens, num_steps, params) as num_keys:
+            ends = [self._step(batch) for _ in range(num_steps + 1)]
         periods = [b - a for a, b in pairwise(ends)]
         rate = batch * num_steps / (ends[-1] - ends[0])
         return DecodeTimes(rate, statistics.median(periods), num_keys + num_steps / 2)
 
     def idleness(self, batch: int, prompt_tokens: int, num_steps: int) -> Idleness:
         """How the device stood idle between so many decode steps. Raises as `decode`."""
-        ids, _ = self._start(batch, prompt_tokens, num_steps, GREEDY)
-        self._step(batch)
-        self._runner.reset()
-        for _ in range(num_steps):
+        with self._decoding(batch, prompt_tokens, num_steps, GREEDY):
             self._step(batch)
-        found = self._runner.idleness()
-        self._stop(ids)
-        return found
+            self._runner.reset()
+            for _ in range(num_steps):
+                self._step(batch)
+            return self._runner.idleness()
 
-    def _start(
+    @contextmanager
+    def _decoding(
         self, batch: int, prompt_tokens: int, num_steps: int, params: SamplingParams
-    ) -> tuple[list[SequenceId], float]:
-        """Brings a batch to where all of it decode. Returns its ids and the mean keys of a sequence."""
+    ) -> Generator[float, None, None]:
+        """Brings a batch to where all of it decode, and takes it away again. Gives the mean keys of a sequence."""
         # NOTE: the first sequences decode while the last are still prefilled, a few prompts a step.
         params = replace(params, max_tokens=num_steps + batch + 8)
         ids = self._add([self._prompt(prompt_tokens) for _ in range(batch)], params)
-        produced = 0
-        while True:
-            outputs = self._core.step().outputs
-            new = sum(len(output.token_ids) for output in outputs)
-            produced += new
-            if any(output.finish_reason for output in outputs):
-                raise PoolTooSmallError(f"the KV pool does not hold {batch} sequences at a time")
-            if new == batch:
-                return ids, prompt_tokens + produced / batch
+        try:
+            produced = new = 0
+            while new < batch:
+                outputs = self._core.step().outputs
+                new = sum(len(output.token_ids) for output in outputs)
+                produced += new
+                if any(output.finish_reason for output in outputs):
+                    raise PoolTooSmallError(_too_small(batch))
+            yield prompt_tokens + produced / batch
+        finally:
+            self._stop(ids)
 
     def _step(self, batch: int) -> float:
         """One decode step of the whole batch. Returns the time at its end."""
         outputs = self._core.step().outputs
         ended = time.perf_counter()
-        assert sum(len(output.token_ids) for output in outputs) == batch
+        if sum(len(output.token_ids) for output in outputs) != batch:
+            raise PoolTooSmallError(_too_small(batch))
         return ended
 
     def _stop(self, ids: Sequence[SequenceId]) -> None:
@@ -154,3 +156,7 @@ class CoreDriver:
 
     def _prompt(self, num_tokens: int) -> list[int]:
         return self._random.choices(range(3, self._core.info.vocab_size), k=num_tokens)
+
+
+def _too_small(batch: int) -> str:
+    return f"the KV pool does not hold {batch} sequences at a time"
