@@ -3,7 +3,7 @@
     python -m benchmarks.gpu [--sections kernels,attention,...] [--seconds 465] [--output FILE] [--smoke]
 
 Needs a CUDA device, torch 2.11 or newer with its Triton, and nothing from a network; transformers is measured beside
-the engine where it can be imported. Exits with 1 where a check fails or a target is missed.
+the engine where it can be imported. Exits with 1 where a check fails, a target is missed, or there is no device.
 
 Rows appear on stderr as they are found, and in the table on stdout at the end, there with one row for the passed checks
 of a kernel. --sections: a selection of those listed by --help, in order. --output: the table also goes to this file.
@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu.results import DEVICE_MARK, Result, condensed, parse, table
+from benchmarks.gpu.results import DEVICE_MARK, NO_DEVICE, Result, condensed, parse, table
 
 SECTIONS: dict[str, float] = {
     "kernels": 110,
@@ -37,6 +37,8 @@ SMOKE_SECONDS = 600
 GRACE_SECONDS = 15
 """A section that still runs so long after its time is ended."""
 REPOSITORY = Path(__file__).resolve().parents[2]
+SECTION = ("-m", "benchmarks.gpu.section")
+"""What runs a section, as words for Python."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -57,7 +59,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if seconds <= 0:
             results.append(Result(",".join(group), "section", note="no time left"))
             continue
-        results += _run_group(group, seconds, arguments.smoke, devices)
+        try:
+            results += _run_group(group, seconds, arguments.smoke, devices)
+        except _NoDeviceError:
+            return 1
         print(f"{','.join(group)} took {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     text = "\n".join([*sorted(devices), "", table(condensed(results))])
     print(text)
@@ -68,6 +73,10 @@ def main(words: Sequence[str] | None = None) -> int:
     left_out = sum(result.value is None and result.passed is None for result in results)
     print(f"{len(results)} rows: {met} checks and targets met, {failed} not; {left_out} left out", flush=True)
     return 1 if failed else 0
+
+
+class _NoDeviceError(Exception):
+    """There is nothing to measure; the section has said so."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,7 +96,7 @@ def _run_group(names: Sequence[str], seconds: float, is_smoke: bool, devices: se
         environment["TRITON_INTERPRET"] = "1"  # must be there before triton is imported
     else:
         environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "benchmarks.gpu.section", *(["--smoke"] if is_smoke else []), "--seconds"]
+    command = [sys.executable, *SECTION, *(["--smoke"] if is_smoke else []), "--seconds"]
     was_ended = threading.Event()
     results: list[Result] = []
     with subprocess.Popen(
@@ -116,6 +125,8 @@ def _run_group(names: Sequence[str], seconds: float, is_smoke: bool, devices: se
             process.kill()
     if was_ended.is_set():
         results.append(Result(",".join(names), "section", passed=False, note=f"ended after {seconds:.0f} s"))
+    elif code == NO_DEVICE and not devices:
+        raise _NoDeviceError
     elif code != 0:
         results.append(
             Result(",".join(names), "section", passed=False, note=f"failed with exit code {code}: see above")

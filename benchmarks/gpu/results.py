@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 MARK = "RESULT "
 DEVICE_MARK = "DEVICE "
 """Begins the line in which a section names its device."""
+NO_DEVICE = 3
+"""Exit code of a section that finds no device."""
 
 
 @dataclass(frozen=True, slots=True)

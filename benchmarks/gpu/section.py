@@ -13,7 +13,7 @@ import triton
 
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.device import Device
-from benchmarks.gpu.results import DEVICE_MARK, Reporter
+from benchmarks.gpu.results import DEVICE_MARK, NO_DEVICE, Reporter
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     started = time.monotonic()
     if not arguments.smoke and not torch.cuda.is_available():
         print("torch sees no CUDA device; --smoke tests this script without one", file=sys.stderr)
-        return 1
+        return NO_DEVICE
     device = Device(is_smoke=arguments.smoke)
     print(f"{DEVICE_MARK}{device.name}; torch {torch.__version__}, triton {triton.__version__}", flush=True)
     for name in arguments.names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu.results import Result
+from benchmarks.gpu.results import DEVICE_MARK, NO_DEVICE, Result
 
 
 def test_a_section_that_runs_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +43,15 @@ def test_what_is_left_of_the_time_bounds_a_section(
     assert [names for names, _ in asked] == [["kernels"], ["attention"]]
     assert asked[0][1] == pytest.approx(80, abs=1)
     assert asked[1][1] == command.SECTIONS["attention"]
+
+
+def test_a_device_that_is_lost_takes_no_rows_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second section finds no device any more: the command that starts it stands in for that here."""
+    script = f"import sys; print('{DEVICE_MARK}One GPU'); sys.exit({NO_DEVICE} if 'layers' in sys.argv else 0)"
+    monkeypatch.setattr(command, "SECTION", ("-c", script))
+    assert command.main(["--sections", "attention,layers"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("One GPU\n\n| section |")
+    assert f"failed with exit code {NO_DEVICE}" in out
