@@ -15,7 +15,7 @@ from predictor.api_keys import check_keys
 
 MAX_PORT = 65535
 LOG_FORMATS = ("text", "json")
-_URL = re.compile(r"https?://[^/\s]+\S*")
+_URL = re.compile(r"https?://([^/\s@]*@)?(\[[\da-fA-F:.]+\]|[^/\s:@\[\]]+)(:\d+)?(/\S*)?")
 MAX_BODY_SIZE = 16 * 1024 * 1024
 """Bytes of one REST body, unless `--max_body_size` says otherwise."""
 

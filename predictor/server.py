@@ -126,7 +126,7 @@ def start_tracing(config: ServerConfig) -> RequestTracer | None:
     except ImportError as error:
         raise ConfigError(
             f"--otlp_traces_endpoint needs the extra tracing ({error.name} is missing): "
-            "pip install 'pagedserve[tracing]'"
+            "pip install '.[tracing]' in a checkout of pagedserve"
         ) from None
     return RequestTracer.start(config.otlp_traces_endpoint)
 

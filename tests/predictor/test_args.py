@@ -172,6 +172,7 @@ def test_O11_a_model_name_with_a_slash_is_refused() -> None:
         (["--log_format", "xml"], "log_format.*text, json"),
         (["--request_log_rate", "-1"], "request_log_rate must be a whole number at least 0"),
         (["--otlp_traces_endpoint", "collector:4317"], "otlp_traces_endpoint must be a URL such as http"),
+        (["--otlp_traces_endpoint", "http://collector:grpc"], "otlp_traces_endpoint must be a URL such as http"),
         (["--stall_timeout", "nan"], "stall_timeout"),
         (["--block_size", "0"], "block_size"),
         (["--dtype", "int3"], "dtype.*one of auto"),

@@ -437,4 +437,4 @@ def test_without_the_extra_the_server_says_what_to_install() -> None:
     )
     assert result.returncode == 1
     assert "--otlp_traces_endpoint needs the extra tracing" in result.stderr
-    assert "pip install 'pagedserve[tracing]'" in result.stderr
+    assert "pip install '.[tracing]'" in result.stderr
