@@ -162,7 +162,7 @@ FLAGS: tuple[Flag, ...] = (
         "observability",
         "metrics_aliases",
         _one_of(tuple(METRICS_ALIASES)),
-        f"also export the metrics under the names of: {', '.join(METRICS_ALIASES)}",
+        f"whose names the metrics have as well: {', '.join(METRICS_ALIASES)}",
         "NAMES",
     ),
     Flag("security", "ssl_certfile", Path, "PEM certificate chain of REST and gRPC", "PATH"),
