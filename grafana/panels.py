@@ -21,6 +21,7 @@ from grafana_foundation_sdk.models import common as look
 from grafana_foundation_sdk.models import heatmap as heat
 from grafana_foundation_sdk.models.dashboard import (
     DashboardSpecialValueMapOptions,
+    DataTransformerConfig,
     DynamicConfigValue,
     FieldColorModeId,
     SpecialValueMap,
@@ -296,8 +297,6 @@ def _absent(text: str) -> SpecialValueMap:
 
 
 def _transformation(name: str, options: dict[str, Any]) -> Any:
-    from grafana_foundation_sdk.models.dashboard import DataTransformerConfig
-
     return DataTransformerConfig(id_val=name, options=options)
 
 

@@ -15,7 +15,6 @@ from grafana.variables import revision
 
 STABLE, CANARY = "stable", "canary"
 COLORS = {f"{STABLE}.*": "blue", f"{CANARY}.*": "orange"}
-_ANY = ".*"
 
 
 def pods_of(version: str) -> str:
@@ -210,8 +209,8 @@ def _pair(
         unit,
         note,
         queries,
-        colors={f"{STABLE}{_ANY}": "blue", f"{CANARY}{_ANY}": "orange"},
-        dashed=(f"{_ANY} p50",),
+        colors=COLORS,
+        dashed=(".* p50",),
         steps=((None, "green"), (objective, "red")) if objective is not None else None,
         soft_top=2 * objective if objective is not None and unit == "percentunit" else None,
         links=[runbook(alert)] if alert is not None else [],

@@ -299,7 +299,7 @@ def ids(dashboard: Dashboard) -> Iterator[str]:
 
 
 def legends(dashboard: Dashboard) -> Iterator[str]:
-    """A series' name tells it from the others: each label that the expression keeps is in the legend or in a table."""
+    """Every series has a name; tables and heatmaps show labels themselves."""
     for one in targets(dashboard):
         if one.panel is None or one.target is None or one.panel["type"] in {"table", "heatmap"}:
             continue
