@@ -94,7 +94,8 @@ def paged_attention_kernel(
         seq = low
         query_start = tl.load(query_starts + seq)
         first_query = (query_block - query_start // BLOCK_Q - seq) * BLOCK_Q
-    num_queries = tl.load(query_starts + seq + 1) - query_start
+    query_end = tl.load(query_starts + seq + 1)
+    num_queries = query_end - query_start
     if first_query >= num_queries:
         return
     seq_len = tl.load(seq_lens + seq)
@@ -166,6 +167,12 @@ def paged_attention_kernel(
         "evict_first" if ONE_BLOCK else "", PRECISION, UPCAST,
     )  # fmt: skip
 
+    # NOTE: the mask is made anew, from other values than above: else its predicates are kept across the loop, in
+    # registers that some tiles do not have.
+    valid = (rows < BLOCK_Q * GROUP) & (tokens < query_end)
+    in_row = valid[:, None]
+    if HEAD_DIM < BLOCK_D:
+        in_row = in_row & (offs_d < HEAD_DIM)[None, :]
     # NOTE: a row that saw no key has the sum 0; its result is 0, and its weight among segments too.
     row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     acc *= (1.0 / row_sum)[:, None]
