@@ -33,6 +33,8 @@ class AttentionMetadata:
     max_query_len, max_seq_len: upper bounds of the lengths. NOTE: Python numbers, here and below: a back end decides
         by them on the host, and never reads anything back from a device.
     query_lens, seq_lens_list: every length, where the batch lies on the CPU; else empty.
+    prefill_starts: int32 (B - num_decodes + 1), as query_starts, of the sequences behind the decodes, counted from the
+        first of their tokens; on a device only, and None where it would be query_starts or empty.
     """
 
     query_starts: torch.Tensor
@@ -44,6 +46,7 @@ class AttentionMetadata:
     max_seq_len: int
     query_lens: tuple[int, ...] = ()
     seq_lens_list: tuple[int, ...] = ()
+    prefill_starts: torch.Tensor | None = None
 
     @property
     def is_decode_only(self) -> bool:

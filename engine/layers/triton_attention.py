@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import torch
 
 from engine.layers.attention import AttentionMetadata, KVCache
@@ -53,17 +56,44 @@ class TritonAttention:
         else:
             rotary_(qk, rotation.cos, rotation.sin)
             kv_write(qk[:, num_heads:], v, cache.k, cache.v, metadata.slot_mapping)
-        attended = paged_attention(
-            qk[:, :num_heads],
-            cache.k,
-            cache.v,
-            query_starts=metadata.query_starts,
-            seq_lens=metadata.seq_lens,
-            block_tables=metadata.block_tables,
-            max_query_len=metadata.max_query_len,
-            max_seq_len=metadata.max_seq_len,
-            scale=scale,
-            sliding_window=sliding_window,
-            num_splits=self.num_splits,
-        )
-        return attended.view(qk.shape[0], -1)
+        q = qk[:, :num_heads]
+        out = q.new_empty(q.shape)
+        for part in _parts(metadata):
+            paged_attention(
+                q[part.tokens],
+                cache.k,
+                cache.v,
+                query_starts=part.query_starts,
+                seq_lens=metadata.seq_lens[part.sequences],
+                block_tables=metadata.block_tables[part.sequences],
+                max_query_len=part.max_query_len,
+                max_seq_len=metadata.max_seq_len,
+                scale=scale,
+                sliding_window=sliding_window,
+                num_splits=self.num_splits,
+                out=out[part.tokens],
+            )
+        return out.view(qk.shape[0], -1)
+
+
+class _Part(NamedTuple):
+    """Sequences of a batch that attend in one launch. query_starts: counted from the first of their tokens."""
+
+    sequences: slice
+    tokens: slice
+    query_starts: torch.Tensor
+    max_query_len: int
+
+
+def _parts(metadata: AttentionMetadata) -> Iterator[_Part]:
+    """The whole batch, or its decodes and the rest.
+
+    NOTE: in the chunk's launch a decode would get the chunk's tile, with one of many places for queries used, and no
+    splits: a decode over many keys would be what the step waits for.
+    """
+    count, starts = metadata.num_decodes, metadata.query_starts
+    if metadata.prefill_starts is None:
+        yield _Part(slice(None), slice(None), starts, metadata.max_query_len)
+        return
+    yield _Part(slice(count), slice(count), starts[: count + 1], 1)
+    yield _Part(slice(count, None), slice(count, None), metadata.prefill_starts, metadata.max_query_len)

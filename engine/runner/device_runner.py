@@ -189,6 +189,7 @@ class DeviceRunner:
         """Hidden states, (T, hidden_size), of inputs that are on the device."""
         if num_decodes:
             self._rows.fill_tokens_(inputs.input_ids[:num_decodes], inputs.row_indices[:num_decodes])
+        is_mixed = 0 < num_decodes < len(inputs.seq_lens)
         metadata = AttentionMetadata(
             query_starts=inputs.query_starts,
             seq_lens=inputs.seq_lens,
@@ -197,6 +198,7 @@ class DeviceRunner:
             num_decodes=num_decodes,
             max_query_len=max_query_len,
             max_seq_len=max_seq_len,
+            prefill_starts=inputs.query_starts[num_decodes:] - num_decodes if is_mixed else None,
         )
         return self._model.forward(inputs.input_ids, inputs.positions, self._caches, metadata)
 

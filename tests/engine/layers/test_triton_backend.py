@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
+from engine.layers import triton_attention
 from engine.layers.attention import AttentionMetadata, KVCache
 from engine.layers.rotary import Rotation
 from engine.layers.torch_backend import TorchBackend
 from engine.layers.triton_backend import TritonBackend
+from kernels.paged_attention import paged_attention
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 4, 2, 16, 8
 CPU = torch.device("cpu")
@@ -46,8 +49,11 @@ def test_gate(activation: str) -> None:
 
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("query_lens", [(1, 1), (1, 6)], ids=["decodes", "mixed"])
-def test_attention(query_lens: tuple[int, ...], window: int | None) -> None:
-    """Both rotate, write the same cache and attend alike, decodes by the fused kernel and mixed batches without it."""
+def test_attention(query_lens: tuple[int, ...], window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both rotate, write the same cache and attend alike, decodes by the fused kernel and mixed batches without it.
+
+    Decodes beside a chunk have a launch of their own.
+    """
     seq_lens = (7, 6 + query_lens[1])
     num_tokens = sum(query_lens)
     starts = [length - new for length, new in zip(seq_lens, query_lens, strict=True)]
@@ -65,7 +71,15 @@ def test_attention(query_lens: tuple[int, ...], window: int | None) -> None:
         max_seq_len=max(seq_lens),
         query_lens=query_lens,
         seq_lens_list=seq_lens,
+        prefill_starts=torch.tensor([0, query_lens[1]], dtype=torch.int32) if max(query_lens) > 1 else None,
     )
+    launches: list[tuple[int, int]] = []
+
+    def attend(q: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        launches.append((len(q), kwargs["max_query_len"]))
+        return paged_attention(q, *args, **kwargs)
+
+    monkeypatch.setattr(triton_attention, "paged_attention", attend)
     heads = torch.randn(num_tokens, HEADS + 2 * KV_HEADS, HEAD_DIM)
     angles = torch.randn(num_tokens, 1, HEAD_DIM // 2)
     rotation = Rotation(torch.cat((angles.cos(),) * 2, -1), torch.cat((-angles.sin(), angles.sin()), -1))
@@ -80,6 +94,7 @@ def test_attention(query_lens: tuple[int, ...], window: int | None) -> None:
         out = backend.attention.forward(qk, v, rotation, cache, metadata, HEAD_DIM**-0.5, window)
         results.append((out, cache))
     (ours, our_cache), (theirs, their_cache) = results
+    assert launches == ([(2, 1)] if max(query_lens) == 1 else [(1, 1), (6, 6)])
     assert ours.shape == (num_tokens, HEADS * HEAD_DIM)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     blocks, offsets = slots // BLOCK_SIZE, slots % BLOCK_SIZE

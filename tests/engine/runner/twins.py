@@ -16,7 +16,13 @@ from kernels.reference import kv_write, paged_attention, penalties, rms_norm, ro
 
 
 def attention(
-    q: torch.Tensor, *args: torch.Tensor, max_query_len: int, max_seq_len: int, num_splits: int | None, **kwargs: Any
+    q: torch.Tensor,
+    *args: torch.Tensor,
+    max_query_len: int,
+    max_seq_len: int,
+    num_splits: int | None,
+    out: torch.Tensor,
+    **kwargs: Any,
 ) -> torch.Tensor:
     """The twin, behind the promises that the kernel is given."""
     starts, seq_lens, tables = kwargs["query_starts"], kwargs["seq_lens"], kwargs["block_tables"]
@@ -25,9 +31,10 @@ def attention(
     assert int(starts.diff().max()) <= max_query_len
     assert int(seq_lens.max()) <= max_seq_len
     assert tables.stride(0) % 16 == 0
-    for tensor in (q, *args, *kwargs.values()):
-        assert not isinstance(tensor, torch.Tensor) or tensor.data_ptr() % 16 == 0
-    return paged_attention.paged_attention(q, *args, **kwargs)
+    # NOTE: of lengths and starts the kernel takes any alignment.
+    for tensor in (q, out, *args, tables):
+        assert tensor.data_ptr() % 16 == 0
+    return out.copy_(paged_attention.paged_attention(q, *args, **kwargs))
 
 
 def sample(
