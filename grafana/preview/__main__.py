@@ -57,6 +57,13 @@ def draw_all(
     return made
 
 
+def tell(made: Mapping[str, Sequence[Drawn]], folder: Path) -> None:
+    """Prints where the pictures are, and which of their panels have no data."""
+    for uid, drawn in made.items():
+        empty = [panel.title for panel in drawn if panel.kind != "row" and panel.series == 0]
+        print(f"{folder / uid}.png: {len(drawn)} panels" + (f"; without data: {', '.join(empty)}" if empty else ""))
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m grafana.preview", description=__doc__)
     parser.add_argument("--prometheus", required=True, help="URL, such as http://127.0.0.1:9090")
@@ -75,9 +82,7 @@ def main(words: Sequence[str] | None = None) -> None:
         expand=given.expand,
         given={file.stem: chosen for file in FOLDER.glob("*.json")},
     )
-    for uid, drawn in made.items():
-        empty = [panel.title for panel in drawn if panel.kind != "row" and panel.series == 0]
-        print(f"{given.out / uid}.png: {len(drawn)} panels" + (f"; without data: {', '.join(empty)}" if empty else ""))
+    tell(made, given.out)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import yaml
 
-from grafana.preview.__main__ import draw_all
+from grafana.preview.__main__ import draw_all, tell
 from tests.e2e.server import until
 from tests.prometheus.exporters import Exporter, Scaler, healthy_page
 from tests.prometheus.expressions import NAMESPACE, SERVICE, rules_file
@@ -173,7 +173,7 @@ def run(folder: Path, out: Path, seconds: float, *, expand: bool) -> None:
             elif (late := pods.get(LLM[2])) is not None and late not in load.llm:
                 grow(late, pods, file, load)
             until(lambda since=now: time.time() >= since + 1, "the next second")
-        draw_all(
+        made = draw_all(
             prometheus.url,
             out,
             since=seconds,
@@ -184,6 +184,7 @@ def run(folder: Path, out: Path, seconds: float, *, expand: bool) -> None:
             expand=expand,
             given=SHOWN,
         )
+    tell(made, out)
 
 
 def grow(late: NamedServer, pods: dict[str, NamedServer], file: Path, load: Load) -> None:
@@ -216,6 +217,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--expand", action="store_true", help="open collapsed rows")
     parser.add_argument("--keep", type=Path, help="a new folder for Prometheus' data, to draw it again")
     given = parser.parse_args(words)
+    print(f"Servers under load are watched for {given.seconds:.0f} s, then drawn", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.keep or Path(scratch)
         folder.mkdir(exist_ok=True)
