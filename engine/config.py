@@ -32,7 +32,7 @@ class EngineConfig:
         with a message, where the KV pool cannot hold one such sequence.
     max_num_seqs: sequences in one step. max_num_batched_tokens: tokens in one step (prefill chunks and decodes); None
         takes 2048 on a CPU and 8192 on a GPU.
-    block_size: token slots in a KV block.
+    block_size: token slots in a KV block, 1 to 256; with the triton back end a power of two from 8 on.
     num_kv_blocks: usable KV blocks, the dummy block not counted; None measures. kv_cache_memory: bytes for the KV
         pool instead of measuring; not together with num_kv_blocks. memory_utilization: share of the GPU's memory that
         weights, work space and KV pool may take together; the CPU does not look at it.

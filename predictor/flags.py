@@ -183,7 +183,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag("batch", "max_num_seqs", parse_integer, "sequences in one step", "N"),
     Flag("batch", "max_num_batched_tokens", parse_integer, "tokens in one step", "N"),
     Flag("batch", "aging_seconds", parse_seconds, "waiting this long is worth one priority level", "SECONDS"),
-    Flag("KV cache", "block_size", parse_integer, "token slots in a KV block", "N"),
+    Flag(
+        "KV cache",
+        "block_size",
+        parse_integer,
+        "token slots in a KV block, 1 to 256; on a GPU a power of two from 8 on",
+        "N",
+    ),
     Flag("KV cache", "num_kv_blocks", parse_integer, "KV blocks, instead of measuring free memory", "N"),
     Flag("KV cache", "kv_cache_memory", parse_size, "memory of the KV cache, instead of measuring", "SIZE"),
     Flag(

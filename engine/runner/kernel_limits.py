@@ -6,16 +6,17 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.models.config import ModelConfig
 
-MIN_BLOCK_SIZE = 8
+BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
+"""Powers of two: a key's place in its block is a few bits of its number."""
 MAX_HEAD_DIM = 256
 
 
 def check_kernel_limits(config: EngineConfig, model: ModelConfig) -> None:
     """Raises `ConfigError` for a block size or a model that the kernels do not take."""
-    block_size = config.block_size
-    if block_size & (block_size - 1) or block_size < MIN_BLOCK_SIZE:
+    if config.block_size not in BLOCK_SIZES:
         raise ConfigError(
-            f"block_size is {block_size}, and the Triton kernels take 16, 32, 64 or 128: choose one of these"
+            f"block_size is {config.block_size}, and the Triton kernels take powers of two from {BLOCK_SIZES[0]} to"
+            f" {BLOCK_SIZES[-1]}: choose one of these"
         )
     if model.head_dim > MAX_HEAD_DIM:
         raise ConfigError(
