@@ -12,13 +12,12 @@ from engine.core.request import Request
 from engine.runner.accelerator import Accelerator
 from engine.runner.rows import Row, RowTable
 from engine.runner.staging import StagedMemory, as_int64, pack, packed_bytes
+from engine.runner.step_layout import ON_DEVICE
 
 TABLE_ALIGNMENT = 16
 """Entries. NOTE: Triton compiles a kernel anew for a stride that is not divisible by 16."""
 BLOCKS_A_COPY = 4096
 """New blocks of all rows that one copy brings; a step that has more takes several."""
-ON_DEVICE = -1
-"""Stands in `last_tokens` on the host for a token that only the device knows."""
 
 
 class DeviceRows(RowTable):

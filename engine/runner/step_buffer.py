@@ -35,7 +35,7 @@ def _spec(num_tokens: int, num_seqs: int) -> list[tuple[torch.dtype, int]]:
 class DeviceInputs:
     """A step on the device, the names as in `StepLayout`: views of one memory, the same for the same sizes.
 
-    input_ids: -1 where a decode's token stands in the row table on the device.
+    input_ids: `ON_DEVICE` where a decode's token stands in the row table on the device.
     sample_indices, sample_row_indices: int64 (B), of which the first R count.
     """
 

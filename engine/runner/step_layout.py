@@ -14,13 +14,16 @@ from engine.runner.rows import Row, RowTable
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
+ON_DEVICE = -1
+"""Stands where a token's id should, on the host and in a step's input, for a token that only the device knows."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
     """The flat batch of one step: B sequences, T tokens, decodes (sequences with one token) first.
 
     row_indices: int64 (B). input_ids, positions, slots: int64 (T). query_starts: int32 (B + 1). seq_lens: int32 (B).
-    pending: decodes whose token nobody knows yet, for an unfinished step is to bring it; their input id is -1.
+    pending: decodes whose token nobody knows yet, for an unfinished step is to bring it; their input id is `ON_DEVICE`.
     sample_indices: int64 (R), the tokens whose logits are sampled. sample_rows: their rows. sample_places: for each,
         its place in the plan's order. sample_positions: of the token that each is to bring.
     """
@@ -133,6 +136,6 @@ def _fill_decode_tokens(
         if start < request.num_tokens:
             tokens[i] = request.token_ids[start]
         else:
-            tokens[i] = -1
+            tokens[i] = ON_DEVICE
             pending.append(i)
     return tuple(pending)

@@ -12,7 +12,8 @@ from engine.core.request import Request
 from engine.messages import AddSequence, SequenceId
 from engine.runner import device_rows
 from engine.runner.accelerator import HostAccelerator
-from engine.runner.device_rows import ON_DEVICE, DeviceRows
+from engine.runner.device_rows import DeviceRows
+from engine.runner.step_layout import ON_DEVICE
 from engine.sampling_params import SamplingParams
 
 
