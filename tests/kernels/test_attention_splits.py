@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernels.attention_splits import MAX_SPLITS, choose_splits, reduce_splits
+from kernels.reference import attention_splits as reference
 from kernels.tiles import Device, Tile
 
 
@@ -49,14 +50,8 @@ class TestChoiceOfSplits:
             assert waves / math.ceil(waves) > 0.8
 
 
-def weighted_mean(partial_out: torch.Tensor, partial_lse: torch.Tensor) -> torch.Tensor:
-    weights = torch.exp2(partial_lse - partial_lse.amax(-1, keepdim=True)).nan_to_num(0.0)[..., None]
-    return (weights * partial_out.nan_to_num(0.0)).sum(2) / weights.sum(2).clamp(min=1e-30)
-
-
-@pytest.mark.parametrize("num_splits", [1, 5, 16, 17, 40])
-@pytest.mark.parametrize("head_dim", [64, 80])
-def test_sum_of_segments(num_splits: int, head_dim: int) -> None:
+def partial_results(num_splits: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of 4 tokens and 3 heads, weights far apart; some segments, and all of one row's, have no keys and hold NaN."""
     generator = torch.Generator().manual_seed(0)
     partial_out = torch.randn(4, 3, num_splits, head_dim, generator=generator)
     partial_lse = 200 * torch.randn(4, 3, num_splits, generator=generator)
@@ -64,8 +59,40 @@ def test_sum_of_segments(num_splits: int, head_dim: int) -> None:
     empty[1, 1] = True
     partial_lse[empty] = -torch.inf
     partial_out[empty] = torch.nan
-    out = torch.full((4, 3, head_dim), torch.nan)
-    reduce_splits(out, partial_out, partial_lse, torch.tensor([0, 2, 3], dtype=torch.int32), 2, num_splits)
-    torch.testing.assert_close(out[:3], weighted_mean(partial_out, partial_lse)[:3], rtol=0, atol=1e-6)
+    return partial_out, partial_lse
+
+
+@pytest.mark.parametrize("num_splits", [1, 5, 16, 17, 40, MAX_SPLITS])
+@pytest.mark.parametrize("head_dim", [64, 80])
+def test_sum_of_segments(num_splits: int, head_dim: int) -> None:
+    partial_out, partial_lse = partial_results(num_splits, head_dim)
+    starts = torch.tensor([0, 2, 3], dtype=torch.int32)
+    out, expected = torch.full((2, 4, 3, head_dim), torch.nan)
+    reduce_splits(out, partial_out, partial_lse, starts, 2, num_splits)
+    reference.reduce_splits(expected, partial_out, partial_lse, starts, 2, num_splits)
+    torch.testing.assert_close(out[:3], expected[:3], rtol=0, atol=1e-6)
     assert (out[1, 1] == 0).all()
     assert out[3].isnan().all(), "a row of no sequence was written"
+
+
+def test_an_output_of_other_strides_and_dtype() -> None:
+    partial_out, partial_lse = partial_results(5, 64)
+    starts = torch.tensor([0, 4], dtype=torch.int32)
+    out = torch.zeros(4, 5, 64, dtype=torch.float16)[:, 1:4]
+    expected = torch.empty(4, 3, 64)
+    reduce_splits(out, partial_out, partial_lse, starts, 1, 5)
+    reference.reduce_splits(expected, partial_out, partial_lse, starts, 1, 5)
+    torch.testing.assert_close(out.float(), expected, rtol=2e-3, atol=1e-6)
+
+
+def test_the_twin_sums_up_to_one_softmax() -> None:
+    """Segments of 10 keys, the last of 5 and one of none, against the softmax over all 25."""
+    generator = torch.Generator().manual_seed(1)
+    scores = 10 * torch.randn(2, 3, 25, generator=generator)
+    values = torch.randn(2, 3, 25, 16, generator=generator)
+    parts = [(scores[..., i : i + 10], values[..., i : i + 10, :]) for i in (0, 10, 20, 30)]
+    partial_out = torch.stack([(part.softmax(-1)[..., None] * of).sum(2) for part, of in parts], 2)
+    partial_lse = torch.stack([part.logsumexp(-1) for part, _ in parts], 2) / math.log(2)
+    out = torch.empty(2, 3, 16)
+    reference.reduce_splits(out, partial_out, partial_lse, torch.tensor([0, 2]), 1, 4)
+    torch.testing.assert_close(out, (scores.softmax(-1)[..., None] * values).sum(2), rtol=0, atol=1e-6)

@@ -66,6 +66,13 @@ def test_every_kernel_is_in_the_catalogue() -> None:
     assert found == {variant.kernel.__name__ for variant in variants()}
 
 
+@pytest.mark.parametrize("module", kernel_modules())
+def test_every_kernel_has_a_twin_in_plain_torch(module: str) -> None:
+    reference = import_module(f"kernels.reference.{module}")
+    twins = {name for name, value in vars(reference).items() if getattr(value, "__module__", "") == reference.__name__}
+    assert twins & vars(kernel_modules()[module]).keys()
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_names_tell_variants_apart(full: bool) -> None:
     seen = [(variant.name, capability) for variant in variants(full) for capability in variant.capabilities]
