@@ -23,6 +23,8 @@ ENV_PREFIX = "PAGEDSERVE_"
 KSERVE_MODEL_MOUNT = Path("/mnt/models")
 """Where KServe mounts the model; its name says nothing of the model."""
 
+_NAMED_TWICE = [(flag.name, flag.alias) for flag in FLAGS if flag.alias is not None]
+
 # NOTE: Kubernetes sets such variables in every pod of a namespace that has a Service named pagedserve or pagedserve-*.
 _SERVICE_LINK = re.compile(r".*_SERVICE_(HOST|PORT(_.+)?)|(.*_)?PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?")
 _SERVICE_LINK_VALUE = re.compile(r"(tcp|udp)://.*")
@@ -58,6 +60,9 @@ def usage() -> str:
 
 
 def _from_command_line(words: Sequence[str]) -> dict[str, Any]:
+    used = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
+    for names in _NAMED_TWICE:
+        _refuse_both([f"--{name}" for name in names if name in used])
     given, unknown = _parser().parse_known_args(words)
     if unknown:
         # NOTE: the value of a misspelt flag may be a key, which must not reach a log.
@@ -125,6 +130,8 @@ def _default_text(name: str) -> str:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     by_variable = {ENV_PREFIX + name.upper(): flag for flag in FLAGS for name in (flag.name, flag.alias) if name}
+    for names in _NAMED_TWICE:
+        _refuse_both([variable for name in names if (variable := ENV_PREFIX + name.upper()) in environ])
     given: dict[str, Any] = {}
     for variable, text in environ.items():
         if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
@@ -137,6 +144,12 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         except ValueError as error:
             raise ConfigError(f"{variable} {error}, got {text!r}") from None
     return given
+
+
+def _refuse_both(used: Sequence[str]) -> None:
+    """used: which of a flag's two names were used in one place."""
+    if len(used) > 1:
+        raise ConfigError(f"{used[1]} is another name of {used[0]}: give one of them")
 
 
 def _is_service_link(variable: str, text: str) -> bool:

@@ -275,3 +275,19 @@ def test_the_memory_share_has_the_name_that_other_servers_give_it() -> None:
     assert parse_config(MODEL, environ).engine.memory_utilization == 0.6
     with pytest.raises(ConfigError, match=r"MEMORY_UTILIZATION must be a number such as 0\.9"):
         parse_config(MODEL, {"PAGEDSERVE_MEMORY_UTILIZATION": "most"})
+    words = [*MODEL, "--gpu_memory_utilization", "0.5"]
+    environ = {"PAGEDSERVE_MEMORY_UTILIZATION": "0.6"}
+    assert parse_config(words, environ).engine.memory_utilization == 0.5, "the command line wins, by either name"
+
+
+def test_both_names_of_the_memory_share_in_one_place_are_refused() -> None:
+    environ = {"PAGEDSERVE_GPU_MEMORY_UTILIZATION": "0.6", "PAGEDSERVE_MEMORY_UTILIZATION": "0.6"}
+    refused = "PAGEDSERVE_GPU_MEMORY_UTILIZATION is another name of PAGEDSERVE_MEMORY_UTILIZATION: give one of them"
+    with pytest.raises(ConfigError, match=refused):
+        parse_config(MODEL, environ)
+    for words in (
+        ["--gpu-memory-utilization=0.7", "--memory_utilization", "0.7"],
+        ["--memory-utilization=0.7", "--gpu_memory_utilization=0.8"],
+    ):
+        with pytest.raises(ConfigError, match="--gpu_memory_utilization is another name of --memory_utilization"):
+            parse_config([*MODEL, *words], {})
