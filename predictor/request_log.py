@@ -51,10 +51,10 @@ class RequestLog:
 
     def _summarise(self) -> None:
         by_status, self._left_out = self._left_out, Counter()
-        _write(
-            f"{by_status.total()} requests have no line of their own: more than {self._max_lines} ended in a second",
-            {"num_left_out": by_status.total(), "by_status": dict(by_status)},
-        )
+        num = by_status.total()
+        requests = "1 request has no line of its own" if num == 1 else f"{num} requests have no line of their own"
+        why = f"more than {self._max_lines} ended in a second" if self._max_lines else "--request_log_rate is 0"
+        _write(f"{requests}: {why}", {"num_left_out": num, "by_status": dict(by_status)})
 
 
 def request_fields(request: RequestContext) -> dict[str, Any]:
