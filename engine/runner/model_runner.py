@@ -101,13 +101,13 @@ class ModelRunner:
             num_parameters=loaded.num_parameters,
         )
         logger.info(
-            "KV pool: %d blocks of %d tokens, %.0f MiB; max_model_len %d; %s; %d threads",
+            "KV pool: %d blocks of %d tokens, %.0f MiB; max_model_len %d; %s; %s",
             num_blocks,
             config.block_size,
             num_blocks * bytes_per_block / (1 << 20),
             max_model_len,
             self.info.dtype,
-            torch.get_num_threads(),
+            "1 thread" if (num_threads := torch.get_num_threads()) == 1 else f"{num_threads} threads",
         )
 
     @torch.inference_mode()

@@ -54,6 +54,17 @@ def test_info(model_dir: Path) -> None:
     assert info.num_parameters > 10_000
 
 
+@pytest.mark.parametrize(("num_threads", "told"), [(1, "; 1 thread"), (2, "; 2 threads")])
+def test_the_line_of_the_kv_pool(
+    model_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, num_threads: int, told: str
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
+    with caplog.at_level("INFO", "engine.runner.model_runner"):
+        make_runner(model_dir)
+    (line,) = [message for message in caplog.messages if message.startswith("KV pool: 32 blocks of 4 tokens, ")]
+    assert line.endswith(told)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_dtypes_run(model_dir: Path, dtype: str) -> None:
     runner = make_runner(model_dir, dtype=dtype)
