@@ -12,12 +12,13 @@ import grpc
 
 from predictor.oip.errors import grpc_status_of
 from predictor.request_context import (
+    CARRIED,
     REQUEST_ID,
     RequestContext,
     RequestEdge,
     current_request,
+    identity_of,
     note_error,
-    request_id_of,
     trace_id_of,
 )
 
@@ -60,26 +61,22 @@ class GrpcEdge(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return grpc.stream_stream_rpc_method_handler(self._wrapped_stream(request, handler.stream_stream), **options)
 
     def _open(self, details: grpc.HandlerCallDetails) -> RequestContext:
-        values: dict[str, list[str]] = {}
-        for name, value in details.invocation_metadata or ():
-            if name in (REQUEST_ID, "traceparent", "tracestate") and isinstance(value, str):
-                values.setdefault(name, []).append(value)
-        ids, parents = values.get(REQUEST_ID, []), values.get("traceparent", [])
+        request_id, trace_headers = identity_of(
+            (name, value)
+            for name, value in details.invocation_metadata or ()
+            if name in CARRIED and isinstance(value, str)
+        )
         method = details.method.removeprefix("/")
-        request = RequestContext(
-            request_id_of(ids[0] if len(ids) == 1 else None),
+        return RequestContext(
+            request_id,
             "grpc",
             method,
             self._edge,
             route=method,
             is_quiet=method in QUIET_METHODS or method.startswith(QUIET_PREFIXES),
+            trace_headers=trace_headers,
+            trace_id=trace_id_of(trace_headers),
         )
-        if len(parents) == 1:
-            request.trace_headers = {"traceparent": parents[0]}
-            request.trace_id = trace_id_of(request.trace_headers)
-            if "tracestate" in values:
-                request.trace_headers["tracestate"] = ",".join(values["tracestate"])
-        return request
 
     def _wrapped_unary(self, request: RequestContext, call: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         async def handle(message: Any, context: grpc.aio.ServicerContext) -> Any:

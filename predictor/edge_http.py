@@ -13,11 +13,12 @@ from engine.brief import brief_text
 from predictor.http_errors import CLIENT_CLOSED_REQUEST, unexpected_response
 from predictor.logs import QUIET_PATHS
 from predictor.request_context import (
+    CARRIED,
     REQUEST_ID,
     RequestContext,
     RequestEdge,
+    identity_of,
     note_error,
-    request_id_of,
     trace_id_of,
 )
 
@@ -28,7 +29,8 @@ QUIET_ROUTES = QUIET_PATHS | {
 """Routes that probes and scrapers ask: neither logged nor traced."""
 NAME_PARAMETERS = ("model_name", "name")
 """Parameters of paths that hold the model's name."""
-_REQUEST_ID, _TRACEPARENT, _TRACESTATE = REQUEST_ID.encode(), b"traceparent", b"tracestate"
+_REQUEST_ID = REQUEST_ID.encode()
+_CARRIED = frozenset(name.encode() for name in CARRIED)
 
 
 def route_paths(routers: Iterable[APIRouter]) -> dict[Any, str]:
@@ -63,33 +65,20 @@ class HttpEdge:
                 self._close(request, scope, answer)
 
     def _open(self, scope: Scope) -> RequestContext:
-        ids: list[str] = []
-        parents: list[str] = []
-        states: list[str] = []
-        for name, value in scope["headers"]:
-            if name == _REQUEST_ID:
-                ids.append(value.decode("latin-1"))
-            elif name == _TRACEPARENT:
-                parents.append(value.decode("latin-1"))
-            elif name == _TRACESTATE:
-                states.append(value.decode("latin-1"))
+        carried = (pair for pair in scope["headers"] if pair[0] in _CARRIED)
+        request_id, trace_headers = identity_of((name.decode(), value.decode("latin-1")) for name, value in carried)
         client = scope.get("client")
-        request = RequestContext(
-            # NOTE: which of several ids would count is anybody's guess, so none does.
-            request_id_of(ids[0] if len(ids) == 1 else None),
+        return RequestContext(
+            request_id,
             "http",
             scope["method"],
             self._edge,
             client=f"{client[0]}:{client[1]}" if client else None,
             http_version=scope.get("http_version"),
             scheme=scope.get("scheme"),
+            trace_headers=trace_headers,
+            trace_id=trace_id_of(trace_headers),
         )
-        if len(parents) == 1:
-            request.trace_headers = {"traceparent": parents[0]}
-            request.trace_id = trace_id_of(request.trace_headers)
-            if states:
-                request.trace_headers["tracestate"] = ",".join(states)
-        return request
 
     def _close(self, request: RequestContext, scope: Scope, answer: _Answer) -> None:
         request.route = getattr(scope.get("route"), "path", None) or self._paths.get(scope.get("endpoint"))

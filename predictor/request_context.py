@@ -13,7 +13,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_ID = "x-request-id"
+CARRIED = frozenset((REQUEST_ID, "traceparent", "tracestate"))
+"""Names of the headers and metadata that `identity_of` reads."""
 MAX_REQUEST_ID_LENGTH = 128
 SANE_REQUEST_ID = re.compile(rf"[!#-&(-\[\]-~]{{1,{MAX_REQUEST_ID_LENGTH}}}")
 """Visible ASCII but quotes and the backslash: fit for headers, log lines and ids."""
@@ -193,6 +195,21 @@ def note_model(name: str, response_id: str | None = None) -> None:
     if request is not None:
         request.model = brief_text(name)
         request.response_id = response_id
+
+
+def identity_of(headers: Iterable[tuple[str, str]]) -> tuple[str, dict[str, str]]:
+    """The request's id and its trace headers. headers: those named in `CARRIED`, as often as they came."""
+    values: dict[str, list[str]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value)
+    # NOTE: which of several ids would count is anybody's guess, so none does; nor does one of several parents.
+    ids, parents = values.get(REQUEST_ID, []), values.get("traceparent", [])
+    trace_headers: dict[str, str] = {}
+    if len(parents) == 1:
+        trace_headers["traceparent"] = parents[0]
+        if "tracestate" in values:
+            trace_headers["tracestate"] = ",".join(values["tracestate"])
+    return request_id_of(ids[0] if len(ids) == 1 else None), trace_headers
 
 
 def request_id_of(given: str | None) -> str:
