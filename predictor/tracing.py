@@ -29,6 +29,16 @@ CLOSE_SECONDS = 5.0
 MAX_TRACED_PROMPTS = 16
 """Prompts of one request whose stages have spans."""
 PROTOCOLS = ("grpc", "http/protobuf")
+RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
+"""Those that take OTEL_TRACES_SAMPLER_ARG."""
+SAMPLERS = ("always_on", "always_off", "parentbased_always_on", "parentbased_always_off", *RATIO_SAMPLERS)
+"""What the SDK has of OpenTelemetry's samplers."""
+BATCH_VARIABLES = (
+    "OTEL_BSP_SCHEDULE_DELAY",
+    "OTEL_BSP_EXPORT_TIMEOUT",
+    "OTEL_BSP_MAX_QUEUE_SIZE",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+)
 SERVICE = "pagedserve"
 
 
@@ -50,7 +60,13 @@ class RequestTracer:
 
     @classmethod
     def start(cls, endpoint: str) -> RequestTracer:
-        """A tracer that exports to `endpoint`. Raises `ConfigError` for an unknown protocol or a bad variable."""
+        """A tracer that exports to `endpoint`.
+
+        Raises `ConfigError` for an unknown protocol or sampler, a share that is none, a size or time of the queue that
+        is no whole number, and whatever else of OTEL_* the SDK refuses. What the SDK passes over with a line in the
+        log (a malformed header or resource attribute) is passed over.
+        """
+        _check_variables()
         # NOTE: it tells of each header `tracestate` that is malformed, in the client's words and beyond every bound.
         logging.getLogger("opentelemetry.trace.span").setLevel(logging.ERROR)
         attributes = {SERVICE_VERSION: package_version()}
@@ -102,6 +118,35 @@ class RequestTracer:
         closing = threading.Thread(target=self._provider.shutdown, name="tracing-close", daemon=True)
         closing.start()
         closing.join(CLOSE_SECONDS)
+
+
+def _check_variables() -> None:
+    """Refuses what the SDK would replace by its default, with no more than a line in the log; empty is not set."""
+    sampler = os.environ.get("OTEL_TRACES_SAMPLER", "").lower()
+    if sampler and sampler not in SAMPLERS:
+        raise ConfigError(f"OTEL_TRACES_SAMPLER must be one of {', '.join(SAMPLERS)}, got {sampler!r}")
+    share = os.environ.get("OTEL_TRACES_SAMPLER_ARG", "")
+    if sampler in RATIO_SAMPLERS and share and not _is_share(share):
+        raise ConfigError(f"OTEL_TRACES_SAMPLER_ARG must be a number from 0 to 1, got {share!r}")
+    for variable in BATCH_VARIABLES:
+        text = os.environ.get(variable, "")
+        if text and not _is_integer(text):
+            raise ConfigError(f"{variable} must be a whole number, got {text!r}")
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _exporter(endpoint: str) -> SpanExporter:

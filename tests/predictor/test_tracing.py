@@ -18,7 +18,7 @@ import pytest
 
 from engine.errors import ConfigError
 from predictor.request_context import RequestContext, RequestEdge
-from predictor.tracing import CLOSE_SECONDS, MAX_TRACED_PROMPTS, RequestTracer
+from predictor.tracing import CLOSE_SECONDS, MAX_TRACED_PROMPTS, SAMPLERS, RequestTracer
 from tests.fake_engine import FakeEngine
 from tests.otlp_collector import Collector, Received, collecting
 from tests.predictor.edge_app import SPAN_ID, TRACE_ID, EdgeApp, edge_app, infer_message, traceparent
@@ -361,6 +361,44 @@ def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch, variable: str
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigError, match=r"a variable OTEL_\* has a wrong value"):
         RequestTracer.start("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("OTEL_TRACES_SAMPLER", "sometimes", "one of always_on, always_off"),
+        ("OTEL_TRACES_SAMPLER", "jaeger_remote", "one of always_on, always_off"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "many", "a whole number, got 'many'"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "5s", "a whole number, got '5s'"),
+        ("OTEL_BSP_EXPORT_TIMEOUT", "1.5", r"a whole number, got '1\.5'"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "x", "a whole number, got 'x'"),
+    ],
+)
+def test_a_variable_that_the_sdk_would_replace_by_its_default_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ConfigError, match=f"{variable} must be {told}"):
+        RequestTracer.start("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("share", ["half", "1.5", "-0.1", "nan"])
+def test_a_share_that_is_none_is_refused_where_the_sampler_takes_one(
+    monkeypatch: pytest.MonkeyPatch, share: str
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+    RequestTracer.start("http://127.0.0.1:1").close()
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "ParentBased_TraceIdRatio")
+    with pytest.raises(ConfigError, match="OTEL_TRACES_SAMPLER_ARG must be a number from 0 to 1"):
+        RequestTracer.start("http://127.0.0.1:1")
+
+
+def test_the_samplers_are_those_of_the_sdk(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    for name in SAMPLERS:
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", name)
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+        RequestTracer.start("http://127.0.0.1:1").close()
+    assert caplog.records == []
 
 
 async def test_a_collector_that_fails_hurts_no_request(
