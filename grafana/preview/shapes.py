@@ -270,7 +270,11 @@ def _legend(page: Page, lines: Sequence[tuple[str, Series, str]], unit: str, dec
     last, most = x + w - 74, x + w - 6
     for at, head in ((last, "Last"), (most, "Max")):
         page.text(at, y + ROW / 2, head, ha="right", fontsize=7.5, color="#6e9fff")
-    for index, (name, series, color) in enumerate(lines[: max(1, int(h / ROW) - 1)]):
+    room = max(1, int(h / ROW) - 1)
+    shown = lines if len(lines) <= room else lines[: max(1, room - 1)]
+    if len(shown) < len(lines):
+        page.text(x + 16, y + (len(shown) + 1.5) * ROW, f"+{len(lines) - len(shown)} more", fontsize=8, color=FAINT)
+    for index, (name, series, color) in enumerate(shown):
         at = y + (index + 1.5) * ROW
         page.text(x, at, "▬", color=color, fontsize=8)
         page.text(x + 16, at, shortened(name, w - 160), fontsize=8, color=TEXT)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from grafana.catalogue import FOLDER
-from grafana.preview.page import UNIT, WIDTH, draw
+from grafana.preview.page import UNIT, WIDTH, Page, draw
 from grafana.preview.source import Series, Source
 
 DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
@@ -77,6 +77,28 @@ def test_a_collapsed_row_opens_and_moves_what_is_below(tmp_path: Path) -> None:
             heights.append(picture.height)
         assert (90 in {one.panel_id for one in drawn}) == expand
     assert heights[1] == heights[0] + 2 * 8 * UNIT
+
+
+@pytest.mark.parametrize("num_series", [3, 40])
+def test_a_legend_that_is_cut_says_how_many_more_there_are(
+    num_series: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Many(MadeUp):
+        def _series(self, expression: str) -> list[tuple[dict[str, str], float]]:
+            return [(LABELS | {"pod": f"pod-{number}"}, 1.0) for number in range(num_series)]
+
+    texts: list[str] = []
+    monkeypatch.setattr(Page, "text", lambda self, x, y, text, **style: texts.append(text))
+    service = DASHBOARDS["pagedserve-service"]
+    panel = next(one for one in service["panels"] if one["type"] == "timeseries" and len(one["targets"]) == 1)
+    panel = {**panel, "targets": [{**panel["targets"][0], "legendFormat": "{{pod}}"}]}
+    draw({**service, "panels": [panel]}, Many(), tmp_path / "a.png")
+    shown = [text for text in texts if text.startswith("pod-")]
+    assert shown == [f"pod-{number}" for number in range(len(shown))]
+    assert [text for text in texts if text.endswith(" more")] == (
+        [f"+{num_series - len(shown)} more"] if num_series == 40 else []
+    )
+    assert (len(shown) < num_series) == (num_series == 40)
 
 
 def test_a_broken_answer_is_not_drawn_over(tmp_path: Path) -> None:
