@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -101,11 +102,15 @@ class EngineConfig:
         return GPU_BATCHED_TOKENS if self.device == "cuda" else CPU_BATCHED_TOKENS
 
     @classmethod
-    def from_kwargs(cls, **kwargs: Any) -> EngineConfig:
-        """An `EngineConfig` from keyword arguments; an unknown name is a `ConfigError` that lists the known ones."""
+    def from_kwargs(cls, also_known: Iterable[str] = (), /, **kwargs: Any) -> EngineConfig:
+        """An `EngineConfig` from keyword arguments; an unknown name is a `ConfigError` that lists the known ones.
+
+        also_known: further names that the caller takes and that the list is to have.
+        """
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(kwargs) - known):
-            raise ConfigError(f"unknown argument {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+            names = ", ".join(sorted(known.union(also_known)))
+            raise ConfigError(f"unknown argument {', '.join(unknown)}; known are {names}")
         return cls(**kwargs)
 
 

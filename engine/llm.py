@@ -53,7 +53,9 @@ class LLM:
             if alias in kwargs and name in kwargs:
                 raise ConfigError(f"{alias} is another name of {name}: give one of them")
         kwargs = {_ALIASES.get(name, name): value for name, value in kwargs.items()}
-        config = EngineConfig.from_kwargs(model_dir=Path(model or model_dir or ""), **kwargs)
+        config = EngineConfig.from_kwargs(
+            ("model", "use_tqdm", *_ALIASES), model_dir=Path(model or model_dir or ""), **kwargs
+        )
         self.tokenizer = Tokenizer.load(config.model_dir)
         with _LoadingBar(use_tqdm) as bar:
             self._core = build_engine(config, bar.update)

@@ -112,6 +112,11 @@ def test_mistakes_are_named_and_leave_the_engine_usable(llm: LLM) -> None:
 def test_a_bad_argument_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ConfigError, match="max_seqs"):
         LLM(model=checkpoint, max_seqs=3)
+    with pytest.raises(ConfigError, match=r"unknown argument tensor_parallel_size; known are ") as caught:
+        LLM(model=checkpoint, tensor_parallel_size=1)
+    known = str(caught.value).partition("known are ")[2].split(", ")
+    assert {"model", "model_dir", "gpu_memory_utilization", "memory_utilization", "use_tqdm"} <= set(known)
+    assert known == sorted(known)
     with pytest.raises(ConfigError, match="model"):
         LLM()
     with pytest.raises(ModelLoadError, match="absent"):
