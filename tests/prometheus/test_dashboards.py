@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,7 +166,6 @@ def test_expressions_name_what_exists(page: Page) -> None:  # noqa: F811
 
 
 def test_the_pictures_show_every_panel_that_has_data(world: World, tmp_path: Path) -> None:
-    begin = time.monotonic()
     length = world.two[-1] - world.start + 20
     made = draw_all(
         world.prometheus.url, tmp_path, since=length, end=world.two[-1], min_step=1.0, speed=FACTOR,
@@ -182,4 +180,3 @@ def test_the_pictures_show_every_panel_that_has_data(world: World, tmp_path: Pat
         picture = (tmp_path / f"{uid}.png").read_bytes()
         assert picture.startswith(b"\x89PNG")
         assert len(picture) > 50_000
-    assert time.monotonic() - begin < 120
