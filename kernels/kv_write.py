@@ -8,10 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import check_dense_rows, check_dtype, check_shape
+from kernels.head_tile import head_tile, num_warps
 from kernels.variant import KernelVariant
-
-TILE = 1024
-"""Elements of a program."""
 
 
 @triton.jit(do_not_specialize_on_alignment=["slot_mapping"])
@@ -60,14 +59,12 @@ def kv_write(
     """Token t goes to slot slot_mapping[t], block_id · block_size + offset; a negative one is skipped.
 
     k, v: (T, num_kv_heads, head_dim); caches: (num_blocks, block_size, num_kv_heads, head_dim); all of any strides with
-    a dense last dimension. slot_mapping: int64 (T), dense; no slot twice.
+    a dense last dimension. slot_mapping: int64 (T), dense; no slot twice. Raises ValueError for other arguments.
     """
     num_tokens, num_heads, head_dim = k.shape
-    assert v.shape == k.shape
-    assert k_cache.shape == v_cache.shape
-    assert k_cache.shape[2:] == k.shape[1:]
-    assert k.stride(2) == v.stride(2) == k_cache.stride(3) == v_cache.stride(3) == 1
-    assert slot_mapping.dtype == torch.int64
+    check_shape(k.shape, v=v)
+    check_dense_rows(k=k, v=v)
+    check_destination(k_cache, v_cache, slot_mapping, k)
     if not num_tokens:
         return
     constants = _constants(k_cache.shape[1], num_heads, head_dim)
@@ -83,19 +80,22 @@ def kv_write(
         *v_cache.stride()[:3],
         num_heads,
         **constants,
-        num_warps=_num_warps(constants),
+        num_warps=num_warps(constants),
     )
 
 
+def check_destination(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, slot_mapping: torch.Tensor, written: torch.Tensor
+) -> None:
+    """Raises ValueError for a cache or slots that keys or values of `written`'s shape cannot be written to."""
+    check_shape((*k_cache.shape[:2], *written.shape[1:]), k_cache=k_cache, v_cache=v_cache)
+    check_dense_rows(k_cache=k_cache, v_cache=v_cache, slot_mapping=slot_mapping)
+    check_shape(written.shape[:1], slot_mapping=slot_mapping)
+    check_dtype(torch.int64, slot_mapping=slot_mapping)
+
+
 def _constants(block_size: int, num_heads: int, head_dim: int) -> dict[str, int]:
-    lanes = triton.next_power_of_2(head_dim)
-    heads = min(triton.next_power_of_2(num_heads), max(1, TILE // lanes))
-    return {"BLOCK_SIZE": block_size, "HEAD_DIM": head_dim, "HEADS": heads, "LANES": lanes}
-
-
-def _num_warps(constants: dict[str, int]) -> int:
-    """16 bytes of a 16-bit type a thread."""
-    return min(4, max(1, constants["HEADS"] * constants["LANES"] // 256))
+    return {"BLOCK_SIZE": block_size, "HEAD_DIM": head_dim, **head_tile(num_heads, head_dim)}
 
 
 def variants(full: bool = False) -> Iterator[KernelVariant]:
@@ -120,6 +120,6 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
                         **dict.fromkeys(constants, "constexpr"),
                     },
                     constants=constants,
-                    num_warps=_num_warps(constants),
+                    num_warps=num_warps(constants),
                     aligned=frozenset((*pointers, *strides)),
                 )

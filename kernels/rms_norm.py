@@ -8,12 +8,14 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import check_contiguous, check_dense_rows, check_shape
+from kernels.head_tile import head_tile
 from kernels.variant import KernelVariant
 
 MAX_BLOCK = 8192
 """Columns that one program keeps in registers; longer rows are read twice."""
 TILE = 1024
-"""Elements of a program that short rows, or heads, share."""
+"""Elements of a program that short rows share."""
 ELEMENTS_A_WARP = 512
 
 
@@ -83,21 +85,21 @@ def _head_rms_norm_kernel(
     x,
     weight,
     out,
-    token_stride,
-    head_stride,
+    x_token_stride,
+    x_head_stride,
     num_heads,
     eps,
     HEAD_DIM: tl.constexpr,
     HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     """HEADS heads of one token a program."""
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
-    columns = tl.arange(0, BLOCK)[None, :]
-    mask = (heads < num_heads) & (columns < HEAD_DIM)
-    dense = heads * HEAD_DIM + columns
-    values = tl.load(x + token * token_stride + heads.to(tl.int64) * head_stride + columns, mask, other=0.0)
+    lanes = tl.arange(0, LANES)[None, :]
+    mask = (heads < num_heads) & (lanes < HEAD_DIM)
+    dense = heads * HEAD_DIM + lanes
+    values = tl.load(x + token * x_token_stride + heads.to(tl.int64) * x_head_stride + lanes, mask, other=0.0)
     wide = values.to(tl.float32)
     scales = tl.rsqrt(tl.sum(wide * wide, axis=1) / HEAD_DIM + eps)[:, None]
     # NOTE: rounded before the weight, as torch does where the weight is a product of its own.
@@ -109,7 +111,7 @@ def _head_rms_norm_kernel(
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x²) + eps) · weight, in float32, rounded once. Returns a new dense tensor of x's dtype.
 
-    x: (T, size), rows of any stride. weight: (size).
+    x: (T, size), rows of any stride. weight: (size). Raises ValueError for other shapes and strides, as all here do.
     """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _launch(x, x, weight, out, eps, adds=False)
@@ -132,9 +134,9 @@ def head_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Te
     x: (T, heads, head_dim), tokens and heads of any stride. weight: (heads, head_dim).
     """
     num_tokens, num_heads, head_dim = x.shape
-    assert x.stride(2) == 1
-    assert weight.shape == (num_heads, head_dim)
-    assert weight.is_contiguous()
+    check_shape((num_heads, head_dim), weight=weight)
+    check_dense_rows(x=x)
+    check_contiguous(weight=weight)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     constants = _head_constants(num_heads, head_dim)
     grid = (num_tokens, triton.cdiv(num_heads, constants["HEADS"]))
@@ -147,9 +149,9 @@ def _launch(
     x: torch.Tensor, update: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float, *, adds: bool
 ) -> None:
     num_rows, num_columns = x.shape
-    assert update.shape == x.shape
-    assert weight.shape == (num_columns,)
-    assert x.stride(1) == update.stride(1) == weight.stride(0) == 1
+    check_shape((num_rows, num_columns), update=update)
+    check_shape((num_columns,), weight=weight)
+    check_dense_rows(rows=x, update=update, weight=weight)
     if not num_rows:
         return
     constants = _constants(num_columns)
@@ -179,9 +181,7 @@ def _num_warps(constants: dict[str, int | bool]) -> int:
 
 
 def _head_constants(num_heads: int, head_dim: int) -> dict[str, int]:
-    block = triton.next_power_of_2(head_dim)
-    heads = min(triton.next_power_of_2(num_heads), max(1, TILE // block))
-    return {"HEAD_DIM": head_dim, "HEADS": heads, "BLOCK": block}
+    return {"HEAD_DIM": head_dim, **head_tile(num_heads, head_dim)}
 
 
 def variants(full: bool = False) -> Iterator[KernelVariant]:
@@ -210,11 +210,11 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
                 kernel=_head_rms_norm_kernel,
                 signature={
                     **dict.fromkeys(("x", "weight", "out"), f"*{dtype}"),
-                    **dict.fromkeys(("token_stride", "head_stride", "num_heads"), "i32"),
+                    **dict.fromkeys(("x_token_stride", "x_head_stride", "num_heads"), "i32"),
                     "eps": "fp32",
                     **dict.fromkeys(head_constants, "constexpr"),
                 },
                 constants=head_constants,
                 num_warps=2,
-                aligned=frozenset(("x", "weight", "out", "token_stride", "head_stride")),
+                aligned=frozenset(("x", "weight", "out", "x_token_stride", "x_head_stride")),
             )

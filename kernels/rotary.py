@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import check_dense_rows, check_shape
+from kernels.head_tile import head_tile, num_warps
+from kernels.kv_write import check_destination
 from kernels.variant import KernelVariant
-
-TILE = 1024
-"""Elements of each half of a program's heads."""
 
 
 @triton.jit
@@ -43,8 +43,8 @@ def _rotary_kernel(
     x,
     cos,
     sin,
-    token_stride,
-    head_stride,
+    x_token_stride,
+    x_head_stride,
     cos_stride,
     sin_stride,
     num_heads,
@@ -57,7 +57,7 @@ def _rotary_kernel(
     heads = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]).to(tl.int64)
     lanes = tl.arange(0, LANES)[None, :]
     mask = (heads < num_heads) & (lanes < HALF)
-    x_heads = x + token * token_stride + heads * head_stride
+    x_heads = x + token * x_token_stride + heads * x_head_stride
     first, second = _load_turned(x_heads, cos + token * cos_stride, sin + token * sin_stride, lanes, mask, HALF)
     tl.store(x_heads + lanes, first, mask)
     tl.store(x_heads + HALF + lanes, second, mask)
@@ -120,7 +120,10 @@ def _rotary_kv_write_kernel(
 
 
 def rotary_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotates x, (T, heads, head_dim), in place, and returns it; tokens and heads of any stride."""
+    """Rotates x, (T, heads, head_dim), in place, and returns it; tokens and heads of any stride.
+
+    Raises ValueError for other shapes and strides.
+    """
     num_tokens, num_heads, head_dim = x.shape
     _check_angles(x, cos, sin)
     if num_tokens:
@@ -134,7 +137,7 @@ def rotary_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
             sin.stride(0),
             num_heads,
             **constants,
-            num_warps=_num_warps(constants),
+            num_warps=num_warps(constants),
         )
     return x
 
@@ -153,16 +156,18 @@ def rotary_kv_write(
     qk: (T, num_heads + num_kv_heads, head_dim), queries first; its key heads are left as they are. v: (T, num_kv_heads,
     head_dim). caches: (num_blocks, block_size, num_kv_heads, head_dim). All of any strides with a dense last dimension.
     slot_mapping: int64 (T), dense, block_id · block_size + offset, no slot twice; a negative one is not written.
+    Raises ValueError for other arguments.
     """
     num_tokens, num_kv_heads, head_dim = v.shape
     num_heads = qk.shape[1] - num_kv_heads
     _check_angles(qk, cos, sin)
-    assert num_heads > 0
-    assert qk.shape[2] == head_dim
-    assert k_cache.shape == v_cache.shape
-    assert k_cache.shape[2:] == v.shape[1:]
-    assert v.stride(2) == k_cache.stride(3) == v_cache.stride(3) == 1
-    assert slot_mapping.dtype == torch.int64
+    if num_heads <= 0:
+        raise ValueError(
+            f"qk has {qk.shape[1]} heads, {num_kv_heads} of them keys: pass those of the queries before them"
+        )
+    check_shape((num_tokens, qk.shape[1], head_dim), qk=qk)
+    check_dense_rows(v=v)
+    check_destination(k_cache, v_cache, slot_mapping, v)
     if not num_tokens:
         return
     constants = _constants(num_heads + num_kv_heads, head_dim)
@@ -184,25 +189,20 @@ def rotary_kv_write(
         num_kv_heads,
         BLOCK_SIZE=k_cache.shape[1],
         **constants,
-        num_warps=_num_warps(constants),
+        num_warps=num_warps(constants),
     )
 
 
 def _check_angles(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    assert x.shape[2] % 2 == 0
-    assert cos.shape == sin.shape == (x.shape[0], 1, x.shape[2])
-    assert x.stride(2) == cos.stride(2) == sin.stride(2) == 1
+    num_tokens, _, head_dim = x.shape
+    if head_dim % 2:
+        raise ValueError(f"heads of {head_dim} elements have no halves: pass heads of an even size")
+    check_shape((num_tokens, 1, head_dim), cos=cos, sin=sin)
+    check_dense_rows(heads=x, cos=cos, sin=sin)
 
 
 def _constants(num_heads: int, head_dim: int) -> dict[str, int]:
-    lanes = triton.next_power_of_2(head_dim // 2)
-    heads = min(triton.next_power_of_2(num_heads), max(1, TILE // lanes))
-    return {"HALF": head_dim // 2, "HEADS": heads, "LANES": lanes}
-
-
-def _num_warps(constants: dict[str, int]) -> int:
-    """16 bytes of each half, of a 16-bit type, a thread."""
-    return min(4, max(1, constants["HEADS"] * constants["LANES"] // 256))
+    return {"HALF": head_dim // 2, **head_tile(num_heads, head_dim // 2)}
 
 
 def variants(full: bool = False) -> Iterator[KernelVariant]:
@@ -212,6 +212,7 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
         shapes += [(8, 8, 80), (32, 32, 96), (16, 8, 256)]
     angles = ("cos", "sin")
     angle_strides = ("cos_stride", "sin_stride")
+    x_strides = ("x_token_stride", "x_head_stride")
     strides = [f"{x}_{part}_stride" for x in ("qk", "v") for part in ("token", "head")]
     strides += [f"{x}_cache_{part}_stride" for x in ("k", "v") for part in ("block", "slot", "head")]
     for dtype in ("bf16", "fp16", "fp32") if full else ("bf16",):
@@ -222,12 +223,12 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
                 kernel=_rotary_kernel,
                 signature={
                     **dict.fromkeys(("x", *angles), f"*{dtype}"),
-                    **dict.fromkeys(("token_stride", "head_stride", *angle_strides, "num_heads"), "i32"),
+                    **dict.fromkeys((*x_strides, *angle_strides, "num_heads"), "i32"),
                     **dict.fromkeys(constants, "constexpr"),
                 },
                 constants=constants,
-                num_warps=_num_warps(constants),
-                aligned=frozenset(("x", *angles, "token_stride", "head_stride", *angle_strides)),
+                num_warps=num_warps(constants),
+                aligned=frozenset(("x", *angles, *x_strides, *angle_strides)),
             )
             for block_size in (16, 64) if full else (16,):
                 pointers = ("qk", "v", *angles, "k_cache", "v_cache")
@@ -241,6 +242,6 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
                         **dict.fromkeys(("BLOCK_SIZE", *constants), "constexpr"),
                     },
                     constants={"BLOCK_SIZE": block_size, **constants},
-                    num_warps=_num_warps(constants),
+                    num_warps=num_warps(constants),
                     aligned=frozenset((*pointers, *strides, *angle_strides)),
                 )
