@@ -34,8 +34,8 @@ def reduce_splits_kernel(
     query_starts,
     num_seqs,
     num_splits,
-    stride_out_token,
-    stride_out_head,
+    out_token_stride,
+    out_head_stride,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -65,7 +65,7 @@ def reduce_splits_kernel(
         part = tl.load(partial_out + (first + splits)[:, None] * HEAD_DIM + offs_d[None, :], mask=written, other=0.0)
         acc += tl.sum(part * tl.exp2(lse - largest)[:, None], 0)
     acc = acc / tl.where(total == 0.0, 1.0, total)
-    offsets = token * stride_out_token + head * stride_out_head + offs_d
+    offsets = token * out_token_stride + head * out_head_stride + offs_d
     tl.store(out + offsets, acc.to(out.dtype.element_ty), mask=offs_d < HEAD_DIM)
 
 
@@ -134,7 +134,7 @@ def _variant(dtype: str, head_dim: int) -> KernelVariant:
         "CHUNK": CHUNK,
     }
     return KernelVariant(
-        name=f"reduce_splits {dtype} head_dim={head_dim}",
+        name=f"reduce_splits[{dtype},{constants['NUM_HEADS']}x{head_dim}]",
         kernel=reduce_splits_kernel,
         signature={
             "out": f"*{dtype}",
@@ -143,11 +143,11 @@ def _variant(dtype: str, head_dim: int) -> KernelVariant:
             "query_starts": "*i32",
             "num_seqs": "i32",
             "num_splits": "i32",
-            "stride_out_token": "i32",
-            "stride_out_head": "i32",
+            "out_token_stride": "i32",
+            "out_head_stride": "i32",
             **dict.fromkeys(constants, "constexpr"),
         },
         constants=constants,
-        aligned=frozenset({"out", "partial_out", "partial_lse", "stride_out_token", "stride_out_head"}),
+        aligned=frozenset({"out", "partial_out", "partial_lse", "out_token_stride", "out_head_stride"}),
         spills_allowed=False,
     )

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import check_contiguous, check_dense_rows, check_dtype, check_shape
 from kernels.row_parameters import SEEN_IN_PROMPT, Column
 from kernels.variant import KernelVariant
 
@@ -25,7 +26,7 @@ GENERATED = tl.constexpr(SEEN_IN_PROMPT - 1)
 
 @triton.jit
 def _penalties_kernel(
-    logits, row_stride, vocab_size, counts, counts_stride, parameters, row_indices, BLOCK: tl.constexpr
+    logits, logits_stride, vocab_size, counts, counts_stride, parameters, row_indices, BLOCK: tl.constexpr
 ):
     """BLOCK tokens of a row a program."""
     row = tl.program_id(1).to(tl.int64)
@@ -34,7 +35,7 @@ def _penalties_kernel(
     if is_wanted:
         token_ids = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         seen = tl.load(counts + own * counts_stride + token_ids, token_ids < vocab_size, other=0)
-        places = logits + row * row_stride + token_ids
+        places = logits + row * logits_stride + token_ids
         values = tl.load(places, seen != 0, other=0.0)
         values = tl.where(values > 0.0, tl.div_rn(values, repetition), values * repetition)
         generated = (seen & GENERATED).to(tl.float32)
@@ -76,12 +77,13 @@ def apply_penalties_(
     Repetition first, over prompt and generated tokens: a positive logit is divided by the penalty, a negative one
     multiplied (CTRL, arXiv:1909.05858, section 4.1, in the form for logits of either sign). Then
     `logit −= count * frequency + (count > 0) * presence` over generated tokens (OpenAI API reference).
+    Raises ValueError for other shapes, dtypes and strides.
     """
     num_rows, vocab_size = logits.shape
     _check(counts, parameters, row_indices, num_rows)
-    assert logits.dtype == torch.float32
-    assert logits.stride(1) == 1
-    assert counts.shape[1] == vocab_size
+    check_dtype(torch.float32, logits=logits)
+    check_dense_rows(logits=logits)
+    check_shape((len(counts), vocab_size), counts=counts)
     if num_rows:
         _penalties_kernel[(triton.cdiv(vocab_size, BLOCK), num_rows)](
             logits,
@@ -105,9 +107,9 @@ def count_tokens_(
     """
     num_rows = len(row_indices)
     _check(counts, parameters, row_indices, num_rows)
-    assert token_ids.shape == (num_rows,)
-    assert token_ids.dtype == torch.int64
-    assert token_ids.is_contiguous()
+    check_shape((num_rows,), token_ids=token_ids)
+    check_dtype(torch.int64, token_ids=token_ids)
+    check_contiguous(token_ids=token_ids)
     if num_rows:
         _count_kernel[(triton.cdiv(num_rows, ROWS),)](
             counts, counts.stride(0), parameters, row_indices, token_ids, num_rows, ROWS=ROWS, num_warps=4
@@ -115,13 +117,12 @@ def count_tokens_(
 
 
 def _check(counts: torch.Tensor, parameters: torch.Tensor, row_indices: torch.Tensor, num_rows: int) -> None:
-    assert counts.dtype == torch.int32
-    assert counts.stride(1) == 1
-    assert parameters.dtype == torch.float64
-    assert parameters.is_contiguous()
-    assert row_indices.shape == (num_rows,)
-    assert row_indices.dtype == torch.int64
-    assert row_indices.is_contiguous()
+    check_dtype(torch.int32, counts=counts)
+    check_dense_rows(counts=counts)
+    check_dtype(torch.float64, parameters=parameters)
+    check_shape((num_rows,), row_indices=row_indices)
+    check_dtype(torch.int64, row_indices=row_indices)
+    check_contiguous(parameters=parameters, row_indices=row_indices)
 
 
 def variants(full: bool = False) -> Iterator[KernelVariant]:
@@ -131,7 +132,7 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
         "counts": "*i32",
         "parameters": "*fp64",
         **dict.fromkeys(("row_indices", "token_ids"), "*i64"),
-        **dict.fromkeys(("row_stride", "vocab_size", "counts_stride", "num_rows"), "i32"),
+        **dict.fromkeys(("logits_stride", "vocab_size", "counts_stride", "num_rows"), "i32"),
         **dict.fromkeys(("BLOCK", "ROWS"), "constexpr"),
     }
     kernels = (
@@ -141,10 +142,10 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
     for name, kernel, constants, num_warps in kernels:
         signature = {argument: types[argument] for argument in kernel.arg_names}
         pointers = {argument for argument, kind in signature.items() if kind.startswith("*")}
-        sizes = {"row_stride", "vocab_size", "counts_stride"} & signature.keys()
+        sizes = {"logits_stride", "vocab_size", "counts_stride"} & signature.keys()
         for is_aligned in (True, False) if full else (True,):
             yield KernelVariant(
-                name=f"{name}[{'aligned' if is_aligned else 'unaligned'}]",
+                name=name if is_aligned else f"{name}[unaligned]",
                 kernel=kernel,
                 signature=signature,
                 constants=constants,

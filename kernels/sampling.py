@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import check_contiguous, check_dense_rows, check_dtype, check_shape
 from kernels.noise import CHUNK, LANES, noise_words, race_times
 from kernels.sampling_border import draw_kept, find_kept
 from kernels.sampling_candidates import BUCKETS, CANDIDATES, PLANS, bucket_kernel, copy_kernel, sum_for_mean
@@ -42,13 +43,13 @@ ROW_WARPS = 16
 
 
 @triton.jit(do_not_specialize=["num_chunks"])
-def _largest_kernel(logits, row_stride, vocab_size, num_chunks, chunk_largest, chunk_ids, chunk_sums):
+def _largest_kernel(logits, logits_stride, vocab_size, num_chunks, chunk_largest, chunk_ids, chunk_sums):
     """One chunk a program."""
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     token_ids = chunk * CHUNK + tl.arange(0, CHUNK)
     is_token = token_ids < vocab_size
-    values = tl.load(logits + row * row_stride + token_ids, is_token, other=float("-inf"))
+    values = tl.load(logits + row * logits_stride + token_ids, is_token, other=float("-inf"))
     values = tl.where(values == values, values, float("-inf"))
     largest = tl.max(values)
     place = row * num_chunks + chunk
@@ -60,7 +61,7 @@ def _largest_kernel(logits, row_stride, vocab_size, num_chunks, chunk_largest, c
 @triton.jit(do_not_specialize=["num_chunks"])
 def _draw_kernel(
     logits,
-    row_stride,
+    logits_stride,
     vocab_size,
     num_chunks,
     parameters,
@@ -85,7 +86,7 @@ def _draw_kernel(
         least_ids = chunk * CHUNK + lanes
         for part in tl.static_range(CHUNK // LANES):
             token_ids = chunk * CHUNK + part * LANES + lanes
-            values = tl.load(logits + row * row_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
+            values = tl.load(logits + row * logits_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
             found = distances(values, largest, divisor)
             times = tl.where(tl.exp(-found) >= min_p, race_times(words[part], found), float("inf"))
             least_ids = tl.where(times < least, token_ids, least_ids)
@@ -98,7 +99,7 @@ def _draw_kernel(
 @triton.jit(do_not_specialize=["num_chunks"])
 def _finish_kernel(
     logits,
-    row_stride,
+    logits_stride,
     vocab_size,
     num_chunks,
     parameters,
@@ -117,7 +118,7 @@ def _finish_kernel(
     row = tl.program_id(0).to(tl.int64)
     own = parameters + tl.load(row_indices + row) * COLUMNS
     if is_drawn(own) & has_border(own, vocab_size):
-        values = logits + row * row_stride
+        values = logits + row * logits_stride
         near = candidates + row * CANDIDATES
         near_ids = candidate_ids + row * CANDIDATES
         plan = plans + row * PLANS
@@ -195,23 +196,22 @@ def sample_tokens(
     Draws are Gumbel-max with noise of (seed, index, position, token id) alone (`kernels.noise`). A row's token depends
     on nothing but its logits, parameters and position: neither on other rows nor on its place. A logit of −inf is never
     drawn while another is larger; a row of nothing but −inf and NaN gives token 0.
+    Raises ValueError for other shapes, dtypes and strides, and for a workspace made for another size.
     """
     num_rows, vocab_size = logits.shape
-    assert logits.dtype == torch.float32
-    assert logits.stride(1) == 1
-    assert parameters.dtype == torch.float64
-    assert parameters.is_contiguous()
-    assert row_indices.shape == positions.shape == (num_rows,)
-    assert row_indices.dtype == positions.dtype == torch.int64
-    assert row_indices.is_contiguous()
-    assert positions.is_contiguous()
+    check_dtype(torch.float32, logits=logits)
+    check_dense_rows(logits=logits)
+    check_dtype(torch.float64, parameters=parameters)
+    check_shape((num_rows,), row_indices=row_indices, positions=positions)
+    check_dtype(torch.int64, row_indices=row_indices, positions=positions)
+    check_contiguous(parameters=parameters, row_indices=row_indices, positions=positions)
     out = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if not num_rows:
         return out
     w = SamplingWorkspace(num_rows, vocab_size, logits.device) if workspace is None else workspace
     num_chunks = triton.cdiv(vocab_size, CHUNK.value)
-    assert num_rows <= w.max_rows
-    assert num_chunks == w.num_chunks
+    if num_rows > w.max_rows or num_chunks != w.num_chunks:
+        raise ValueError(f"the workspace is not made for {num_rows} rows of {vocab_size} logits: make one of that size")
     grid = (num_chunks, num_rows)
     source = (logits, logits.stride(0), vocab_size, num_chunks)
     rows = (parameters, row_indices)
@@ -244,7 +244,7 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
         **dict.fromkeys(("chunk_ids", "bucket_counts", "candidate_ids"), "*i32"),
         **dict.fromkeys(("parameters", "plans"), "*fp64"),
         **dict.fromkeys(("row_indices", "positions", "out"), "*i64"),
-        **dict.fromkeys(("row_stride", "vocab_size", "num_chunks"), "i32"),
+        **dict.fromkeys(("logits_stride", "vocab_size", "num_chunks"), "i32"),
         "CHUNKS": "constexpr",
     }
     by_chunk = (_largest_kernel, bucket_kernel, copy_kernel, _draw_kernel)
@@ -260,5 +260,5 @@ def variants(full: bool = False) -> Iterator[KernelVariant]:
                     signature=signature,
                     constants={"CHUNKS": chunks} if "CHUNKS" in signature else {},
                     num_warps=num_warps,
-                    aligned=frozenset(pointers | ({"row_stride", "vocab_size"} if is_aligned else set())),
+                    aligned=frozenset(pointers | ({"logits_stride", "vocab_size"} if is_aligned else set())),
                 )

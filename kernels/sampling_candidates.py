@@ -52,7 +52,7 @@ def sum_for_mean(values, largest, is_token):
 @triton.jit(do_not_specialize=["num_chunks"])
 def bucket_kernel(
     logits,
-    row_stride,
+    logits_stride,
     vocab_size,
     num_chunks,
     parameters,
@@ -79,7 +79,7 @@ def bucket_kernel(
         if chunk == 0:
             tl.store(spans + row, span)
         token_ids = chunk * CHUNK + tl.arange(0, CHUNK)
-        values = tl.load(logits + row * row_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
+        values = tl.load(logits + row * logits_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
         found = distances(values, largest, divisor)
         weights = tl.exp(-found)
         place = row * num_chunks + chunk
@@ -93,7 +93,7 @@ def bucket_kernel(
 @triton.jit(do_not_specialize=["num_chunks"])
 def copy_kernel(
     logits,
-    row_stride,
+    logits_stride,
     vocab_size,
     num_chunks,
     parameters,
@@ -152,7 +152,7 @@ def copy_kernel(
             offset = tl.sum(tl.where(is_before, counts, 0))
             largest = load_largest(chunk_largest + row * num_chunks, num_chunks, CHUNKS)
             token_ids = chunk * CHUNK + tl.arange(0, CHUNK)
-            values = tl.load(logits + row * row_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
+            values = tl.load(logits + row * logits_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
             found = distances(values, largest, divisor)
             is_within = (found <= reach) & (token_ids < vocab_size)
             entries = row * CANDIDATES + offset + tl.cumsum(is_within.to(tl.int32)) - 1

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import check_dense_rows
 from kernels.variant import KernelVariant
 
 BLOCK = 1024
@@ -31,11 +32,12 @@ def _silu_mul_kernel(gate_up, out, gate_up_stride, inner, BLOCK: tl.constexpr):
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """SiLU(gate) · up, each rounded to the dtype. gate_up: (T, 2 · inner), the gate first, rows of any stride.
 
-    Returns a new dense tensor, (T, inner).
+    Returns a new dense tensor, (T, inner). Raises ValueError for other shapes and strides.
     """
     num_rows, width = gate_up.shape
-    assert width % 2 == 0
-    assert gate_up.stride(1) == 1
+    if width % 2:
+        raise ValueError(f"gate_up has {width} columns, which are no two halves: pass the gate and as many behind it")
+    check_dense_rows(gate_up=gate_up)
     inner = width // 2
     out = torch.empty((num_rows, inner), dtype=gate_up.dtype, device=gate_up.device)
     if num_rows:
