@@ -248,6 +248,23 @@ def make_core(
     return core, runner
 
 
+def add(scheduler: Scheduler, name: str, prompt: object, **params: object) -> Request:
+    """A request that now waits."""
+    request = make_request(name, prompt, serial=scheduler.num_running + scheduler.num_waiting, **params)  # type: ignore[arg-type]
+    scheduler.add(request)
+    return request
+
+
+def shape(plan: StepPlan) -> list[tuple[str, int, int, bool]]:
+    """Of each scheduled sequence: its name, where it starts, how many tokens it computes, whether it samples."""
+    return [(i.request.sequence_id, i.start, i.num_new_tokens, i.samples) for i in plan.scheduled]
+
+
+def answer(plan: StepPlan, *token_ids: int) -> StepResult:
+    """Each sequence that samples gets these tokens."""
+    return StepResult(tuple(token_ids if i.samples else () for i in plan.scheduled), (None,) * len(plan.scheduled))
+
+
 def step(scheduler: Scheduler, runner: PagedFakeRunner) -> list[SequenceOutput]:
     outputs = scheduler.update(plan := scheduler.schedule(), runner.execute(plan))
     scheduler.check_integrity()
