@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from predictor.admission import Admission
 from predictor.http_errors import add_exception_handlers
+from predictor.kserve_adapter import InferOutput, InferRequest, InferResponse
 from predictor.model import PagedModel
 from predictor.oip.grpc_server import GrpcServer
 from predictor.oip.rest import build_router
@@ -21,12 +22,23 @@ from predictor.oip.schema import METHODS, SERVICE, message_class
 from predictor.service import GenerationService
 from tests.fake_engine import FakeEngine
 
+HEADER = "Inference-Header-Content-Length"
+
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     """Lets the event loop run until the condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  the scripted engine has no event for its counts
             await asyncio.sleep(0.001)
+
+
+def text_request(*prompts: str, **more: Any) -> dict[str, Any]:
+    tensor = {"name": "text_input", "shape": [len(prompts)], "datatype": "BYTES", "data": list(prompts)}
+    return {"inputs": [tensor], **more}
+
+
+def outputs_of(body: dict[str, Any]) -> dict[str, Any]:
+    return {output["name"]: output["data"] for output in body["outputs"]}
 
 
 class GrpcClient:
@@ -60,6 +72,21 @@ class GrpcClient:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await self.call(name, request)
         return caught.value
+
+
+class Shouting(PagedModel):
+    """A custom predictor: prompts are rewritten before, texts after."""
+
+    async def preprocess(self, payload: InferRequest, headers: Any = None) -> InferRequest:
+        (text,) = payload.get_input_by_name("text_input").as_string()
+        assert payload.get_input_by_name("text_input").as_numpy().tolist() == [text.encode()]
+        payload.inputs[0].data = [text + headers["x-suffix"]]
+        return payload
+
+    async def postprocess(self, result: InferResponse, headers: Any = None, response_headers: Any = None) -> Any:
+        text = result.get_output_by_name("text_output").as_numpy()[0]
+        result.outputs = [InferOutput("text_output", [1], "BYTES", [text.upper()])]
+        return result
 
 
 @dataclass

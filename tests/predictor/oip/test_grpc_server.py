@@ -16,8 +16,7 @@ from predictor.oip.grpc_calls import _details
 from predictor.oip.grpc_server import GrpcServer
 from predictor.oip.schema import ModelInferRequest, message_class
 from tests.fake_engine import FakeEngine, text_script
-from tests.predictor.oip.conftest import Server, until
-from tests.predictor.oip.test_rest import Shouting
+from tests.predictor.oip.conftest import Server, Shouting, until
 
 Code = grpc.StatusCode
 

@@ -16,9 +16,8 @@ from predictor.oip import stream as stream_module
 from predictor.oip.exact_text import ExactText
 from predictor.oip.schema import ModelInferRequest
 from tests.fake_engine import FakeEngine, FakeTokenizer, text_script
-from tests.predictor.oip.conftest import Server, until
+from tests.predictor.oip.conftest import Server, Shouting, until
 from tests.predictor.oip.test_grpc_server import contents_of, raw_message, text_message
-from tests.predictor.oip.test_rest import Shouting
 
 
 def streamed(message: Any, **parameters: Any) -> Any:
