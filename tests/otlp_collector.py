@@ -69,6 +69,12 @@ class Collector:
         return [span for span in self.spans if span.kind == "SERVER"]
 
 
+def one(spans: list[Received]) -> Received:
+    """The only one."""
+    assert len(spans) == 1, [span.name for span in spans]
+    return spans[0]
+
+
 class _Service(trace_service_pb2_grpc.TraceServiceServicer):
     def __init__(self, collector: Collector) -> None:
         self._collector = collector

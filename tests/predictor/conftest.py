@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from predictor.http_errors import add_exception_handlers
 from predictor.model import PagedModel
 from predictor.server import build_routers
 from predictor.service import REJECTION_REASONS, GenerationService
+from predictor.tracing import RequestTracer
 from tests.fake_engine import FakeEngine
+from tests.otlp_collector import Collector, collecting
 from tests.predictor.openai.asgi_client import Client
 
 
@@ -63,3 +65,26 @@ def make_app() -> Callable[..., App]:
         return App(fake, service, model, registry, metrics, app, Client(app))
 
     return build
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+def collector(running: Collector) -> Collector:
+    """The module's, with nothing in it."""
+    running.spans.clear()
+    running.headers.clear()
+    running.raw.clear()
+    running.is_failing = False
+    return running
+
+
+@pytest.fixture
+def tracer(collector: Collector) -> Iterator[RequestTracer]:
+    made = RequestTracer.start(collector.grpc_url)
+    yield made
+    made.close()

@@ -24,7 +24,7 @@ from predictor.request_context import RequestContext, RequestEdge, RequestListen
 from predictor.server import build_routers
 from predictor.service import GenerationService
 from tests.fake_engine import FakeEngine
-from tests.predictor.oip.conftest import GrpcClient
+from tests.predictor.oip.conftest import GrpcClient, until
 from tests.predictor.openai.asgi_client import Client
 
 TRACE_ID, SPAN_ID = "ab" * 16, "cd" * 8
@@ -102,6 +102,11 @@ async def edge_app(
     finally:
         await grpc.channel.close()
         await server.stop(0)
+
+
+async def told(server: EdgeApp, count: int = 1) -> None:
+    """Waits until so many requests have ended."""
+    await until(lambda: len(server.ended.requests) == count)
 
 
 def infer_message(prompt: bytes = b"Hi", *, stream: bool = False, **more: Any) -> Any:
