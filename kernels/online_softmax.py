@@ -24,8 +24,8 @@ def attend(
     k_cache,
     v_cache,
     table,
-    stride_block,
-    stride_slot,
+    cache_block_stride,
+    cache_slot_stride,
     positions,
     first_tile,
     last_tile,
@@ -55,7 +55,7 @@ def attend(
     blocks = _load_blocks(table, first_tile, end_key, BLOCK_SIZE, BLOCK_N)
     for tile in range(first_tile, last_tile):
         keys = tile * BLOCK_N + offs_n
-        offsets = blocks.to(tl.int64) * stride_block + (keys % BLOCK_SIZE) * stride_slot
+        offsets = blocks.to(tl.int64) * cache_block_stride + (keys % BLOCK_SIZE) * cache_slot_stride
         blocks = _load_blocks(table, tile + 1, end_key, BLOCK_SIZE, BLOCK_N)
         offsets = offsets[:, None] + offs_d[None, :]
         # NOTE: a slot that was never written may hold NaN, and 0 times NaN is NaN: it must not be loaded at all.

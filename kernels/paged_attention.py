@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import check_dense_rows, check_dtype, check_shape
 from kernels.attention_splits import MAX_SPLITS, MIN_SEGMENT, choose_splits, reduce_splits
 from kernels.online_softmax import attend
 from kernels.tiles import DECODE_ROWS, INTERPRETER, Tile, attention_tile, device_of, family_of
 from kernels.variant import CAPABILITIES, KernelVariant
 
 LOG2_E = 1.4426950408889634
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 @triton.jit(
-    do_not_specialize=["num_seqs", "num_query_blocks", "num_splits", "stride_table", "window"],
+    do_not_specialize=["num_seqs", "num_query_blocks", "num_splits", "table_stride", "window"],
     do_not_specialize_on_alignment=["query_starts", "seq_lens", "block_tables"],
 )
 def paged_attention_kernel(
@@ -37,14 +40,14 @@ def paged_attention_kernel(
     scale,
     soft_cap,
     window,
-    stride_out_token,
-    stride_out_head,
-    stride_q_token,
-    stride_q_head,
-    stride_block,
-    stride_slot,
-    stride_kv_head,
-    stride_table,
+    out_token_stride,
+    out_head_stride,
+    q_token_stride,
+    q_head_stride,
+    cache_block_stride,
+    cache_slot_stride,
+    cache_head_stride,
+    table_stride,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -129,7 +132,7 @@ def paged_attention_kernel(
     in_row = valid[:, None]
     if HEAD_DIM < BLOCK_D:
         in_row = in_row & (offs_d < HEAD_DIM)[None, :]
-    q_offsets = tokens * stride_q_token + heads * stride_q_head
+    q_offsets = tokens * q_token_stride + heads * q_head_stride
     q_tile = tl.load(q + q_offsets[:, None] + offs_d[None, :], mask=in_row, other=0.0)
     if UPCAST:
         q_tile = q_tile.to(tl.float32)
@@ -138,9 +141,9 @@ def paged_attention_kernel(
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     positions = first_position + rows // GROUP
-    k_cache += kv_head.to(tl.int64) * stride_kv_head
-    v_cache += kv_head.to(tl.int64) * stride_kv_head
-    table = block_tables + seq.to(tl.int64) * stride_table
+    k_cache += kv_head.to(tl.int64) * cache_head_stride
+    v_cache += kv_head.to(tl.int64) * cache_head_stride
+    table = block_tables + seq.to(tl.int64) * table_stride
     # NOTE: with one block a sequence (decode) the loads bound the time: masks are free, and one loop keeps its pipeline
     # full to the end. Elsewhere tiles that every row sees go through a loop without masks.
     full_start = first_tile
@@ -150,19 +153,19 @@ def paged_attention_kernel(
             full_start = tl.maximum(tl.cdiv(tl.maximum(last_position - window + 1, 0), BLOCK_N), first_tile)
             full_start = tl.minimum(full_start, last_tile)
             acc, row_max, row_sum = attend(
-                acc, row_max, row_sum, q_tile, k_cache, v_cache, table, stride_block, stride_slot, positions,
-                first_tile, full_start, first_key, end_key, scale, soft_cap, window,
+                acc, row_max, row_sum, q_tile, k_cache, v_cache, table, cache_block_stride, cache_slot_stride,
+                positions, first_tile, full_start, first_key, end_key, scale, soft_cap, window,
                 True, HAS_WINDOW, HAS_SOFT_CAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, "", PRECISION, UPCAST,
             )  # fmt: skip
         full_end = tl.maximum(tl.minimum((first_position + 1) // BLOCK_N, last_tile), full_start)
         acc, row_max, row_sum = attend(
-            acc, row_max, row_sum, q_tile, k_cache, v_cache, table, stride_block, stride_slot, positions,
-            full_start, full_end, first_key, end_key, scale, soft_cap, window,
+            acc, row_max, row_sum, q_tile, k_cache, v_cache, table, cache_block_stride, cache_slot_stride,
+            positions, full_start, full_end, first_key, end_key, scale, soft_cap, window,
             False, HAS_WINDOW, HAS_SOFT_CAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, "", PRECISION, UPCAST,
         )  # fmt: skip
     acc, row_max, row_sum = attend(
-        acc, row_max, row_sum, q_tile, k_cache, v_cache, table, stride_block, stride_slot, positions,
-        full_end, last_tile, first_key, end_key, scale, soft_cap, window,
+        acc, row_max, row_sum, q_tile, k_cache, v_cache, table, cache_block_stride, cache_slot_stride,
+        positions, full_end, last_tile, first_key, end_key, scale, soft_cap, window,
         True, HAS_WINDOW, HAS_SOFT_CAP, BLOCK_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N,
         "evict_first" if ONE_BLOCK else "", PRECISION, UPCAST,
     )  # fmt: skip
@@ -181,7 +184,7 @@ def paged_attention_kernel(
         tl.store(partial_lse + lse_offsets, row_max + tl.log2(row_sum), mask=valid)
         tl.store(partial_out + lse_offsets[:, None] * HEAD_DIM + offs_d[None, :], acc, mask=in_row)
     else:
-        out_offsets = tokens * stride_out_token + heads * stride_out_head
+        out_offsets = tokens * out_token_stride + heads * out_head_stride
         tl.store(out + out_offsets[:, None] + offs_d[None, :], acc.to(out.dtype.element_ty), mask=in_row)
 
 
@@ -222,6 +225,12 @@ def paged_attention(
     num_tokens, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = num_heads // num_kv_heads
+    if group * num_kv_heads != num_heads:
+        raise ValueError(f"{num_heads} query heads for {num_kv_heads} KV heads: pass as many for each of these")
+    check_shape((*k_cache.shape[:3], head_dim), k_cache=k_cache, v_cache=v_cache)
+    check_dtype(q.dtype, k_cache=k_cache, v_cache=v_cache)
+    check_dtype(torch.int32, query_starts=query_starts, seq_lens=seq_lens, block_tables=block_tables)
+    check_dense_rows(q=q, k_cache=k_cache, v_cache=v_cache, block_tables=block_tables)
     if k_cache.stride() != v_cache.stride():
         raise ValueError("k_cache and v_cache must have equal strides: allocate both in the same way")
     if block_size & (block_size - 1):
@@ -230,17 +239,29 @@ def paged_attention(
         raise ValueError(f"scale must be positive, not {scale}")
     if out is None:
         out = q.new_empty(num_tokens, num_heads, head_dim)
+    check_shape(q.shape, out=out)
+    check_dense_rows(out=out)
     num_seqs = seq_lens.shape[0]
     if num_tokens == 0 or num_seqs == 0:
         return out
 
     device = device_of(q.device)
-    block_d = max(16, triton.next_power_of_2(head_dim))
     decode = max_query_len * group <= DECODE_ROWS or max_query_len == 1
     if tile is None:
-        tile = attention_tile(device.family, block_d, q.element_size(), decode)
-    rows = max(tile.rows, triton.next_power_of_2(group))
-    block_q = rows // group
+        tile = attention_tile(device.family, head_dim, q.element_size(), decode)
+    constants = _constants(
+        tile,
+        q.dtype,
+        num_kv_heads=num_kv_heads,
+        group=group,
+        head_dim=head_dim,
+        block_size=block_size,
+        decode=decode,
+        has_window=sliding_window is not None,
+        has_soft_cap=soft_cap is not None,
+        interpreted=device is INTERPRETER,
+    )
+    block_q = constants["BLOCK_M"] // group
     num_query_blocks = num_seqs if decode else num_tokens // block_q + num_seqs
     num_programs = num_query_blocks * num_kv_heads
     if num_splits is None:
@@ -277,27 +298,46 @@ def paged_attention(
         k_cache.stride(1),
         k_cache.stride(2),
         block_tables.stride(0),
-        NUM_KV_HEADS=num_kv_heads,
-        GROUP=group,
-        HEAD_DIM=head_dim,
-        BLOCK_D=block_d,
-        BLOCK_SIZE=block_size,
-        BLOCK_M=rows,
-        BLOCK_N=tile.keys,
-        ONE_BLOCK=decode,
         SPLIT=num_splits > 1,
-        MIN_TILES=max(1, MIN_SEGMENT // tile.keys),
-        HAS_WINDOW=sliding_window is not None,
-        HAS_SOFT_CAP=soft_cap is not None,
-        PRECISION="tf32x3" if q.dtype == torch.float32 else "ieee",
-        # NOTE: Triton's interpreter multiplies the bits of bfloat16 as integers in a dot.
-        UPCAST=q.dtype == torch.bfloat16 and device is INTERPRETER,
+        **constants,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
     if num_splits > 1:
         reduce_splits(out, partial_out, partial_lse, query_starts, num_seqs, num_splits)
     return out
+
+
+def _constants(
+    tile: Tile,
+    dtype: torch.dtype,
+    *,
+    num_kv_heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    decode: bool,
+    has_window: bool,
+    has_soft_cap: bool,
+    interpreted: bool = False,
+) -> dict[str, Any]:
+    """What the kernel is compiled for, all but SPLIT, which BLOCK_M helps to choose."""
+    return {
+        "NUM_KV_HEADS": num_kv_heads,
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": max(16, triton.next_power_of_2(head_dim)),
+        "BLOCK_SIZE": block_size,
+        "BLOCK_M": max(tile.rows, triton.next_power_of_2(group)),
+        "BLOCK_N": tile.keys,
+        "ONE_BLOCK": decode,
+        "MIN_TILES": max(1, MIN_SEGMENT // tile.keys),
+        "HAS_WINDOW": has_window,
+        "HAS_SOFT_CAP": has_soft_cap,
+        "PRECISION": "tf32x3" if dtype == torch.float32 else "ieee",
+        # NOTE: Triton's interpreter multiplies the bits of bfloat16 as integers in a dot.
+        "UPCAST": dtype == torch.bfloat16 and interpreted,
+    }
 
 
 def variants(full: bool = False) -> Iterator[KernelVariant]:
@@ -347,26 +387,22 @@ def _variant(
     options: bool = False,
 ) -> KernelVariant:
     """options: with sliding window and soft cap."""
-    block_d = triton.next_power_of_2(head_dim)
-    tile = attention_tile(family_of(*divmod(capability, 10)), block_d, 4 if dtype == "fp32" else 2, decode)
-    constants = {
-        "NUM_KV_HEADS": 8,
-        "GROUP": group,
-        "HEAD_DIM": head_dim,
-        "BLOCK_D": block_d,
-        "BLOCK_SIZE": block_size,
-        "BLOCK_M": max(tile.rows, triton.next_power_of_2(group)),
-        "BLOCK_N": tile.keys,
-        "ONE_BLOCK": decode,
-        "SPLIT": split,
-        "MIN_TILES": max(1, MIN_SEGMENT // tile.keys),
-        "HAS_WINDOW": options,
-        "HAS_SOFT_CAP": options,
-        "PRECISION": "tf32x3" if dtype == "fp32" else "ieee",
-        "UPCAST": False,
-    }
-    rows = ("stride_out_token", "stride_out_head", "stride_q_token", "stride_q_head")
-    strides = (*rows, "stride_block", "stride_slot", "stride_kv_head")
+    torch_dtype = _DTYPES[dtype]
+    tile = attention_tile(family_of(*divmod(capability, 10)), head_dim, torch_dtype.itemsize, decode)
+    constants = _constants(
+        tile,
+        torch_dtype,
+        num_kv_heads=8,
+        group=group,
+        head_dim=head_dim,
+        block_size=block_size,
+        decode=decode,
+        has_window=options,
+        has_soft_cap=options,
+    )
+    constants["SPLIT"] = split
+    rows = ("out_token_stride", "out_head_stride", "q_token_stride", "q_head_stride")
+    strides = (*rows, "cache_block_stride", "cache_slot_stride", "cache_head_stride")
     partial = "*fp32" if split else f"*{dtype}"
     signature = {
         "out": f"*{dtype}",
@@ -385,12 +421,13 @@ def _variant(
         "soft_cap": "fp32",
         "window": "i32",
         **dict.fromkeys(strides, "i32"),
-        "stride_table": "i32",
+        "table_stride": "i32",
         **dict.fromkeys(constants, "constexpr"),
     }
+    words = [dtype, f"{8 * group}+8x{head_dim}", f"block_size={block_size}", "decode" if decode else "prefill"]
+    words += ["split"] * split + ["window", "soft_cap"] * options
     return KernelVariant(
-        name=f"paged_attention {dtype} head_dim={head_dim} block_size={block_size} group={group} "
-        f"{'decode' if decode else 'prefill'}{' split' if split else ''}{' window soft_cap' if options else ''}",
+        name=f"paged_attention[{','.join(words)}]",
         kernel=paged_attention_kernel,
         signature=signature,
         constants=constants,

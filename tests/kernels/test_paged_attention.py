@@ -14,7 +14,7 @@ from kernels import paged_attention as module
 from kernels.attention_splits import MAX_SPLITS
 from kernels.paged_attention import paged_attention
 from kernels.reference.paged_attention import paged_attention as reference
-from kernels.tiles import Device, Tile, attention_tile
+from kernels.tiles import DECODE_ROWS, Device, Tile, attention_tile, family_of
 
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """Largest difference from the twin's float32 result, beside an epsilon of the dtype times the result.
@@ -129,7 +129,7 @@ class TestShapes:
         check(make_batch([(1, 20), (1, 3)], heads=2 * group), tile=SMALL)
         check(make_batch([(1, 20), (7, 35), (2, 2)], heads=group, kv_heads=1), tile=SMALL)
 
-    @pytest.mark.parametrize("block_size", [16, 32, 64])
+    @pytest.mark.parametrize("block_size", [8, 16, 32, 64, 256])
     @pytest.mark.parametrize("keys", [16, 32, 64])
     def test_tiles_within_and_over_blocks(self, block_size: int, keys: int) -> None:
         lens = [(1, 1), (1, block_size), (2, block_size + 1), (9, 3 * block_size - 1)]
@@ -305,6 +305,34 @@ class TestLaunch:
         # Blocks of 32 tokens, and one more for each sequence that begins within one.
         assert launches.grid == (8192 // 32 + 4) * 8
 
+    def test_what_is_compiled_is_what_is_launched(self, launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The constants and the options of each variant are those of a call of its shapes."""
+        for variant in module.variants(True):
+            (capability,) = variant.capabilities
+            device = Device(family_of(*divmod(capability, 10)), 132)
+            monkeypatch.setattr(module, "device_of", lambda _, device=device: device)
+            constants = variant.constants
+            dtype = {"*bf16": torch.bfloat16, "*fp16": torch.float16, "*fp32": torch.float32}[variant.signature["q"]]
+            kv_heads, head_dim = constants["NUM_KV_HEADS"], constants["HEAD_DIM"]
+            cache = torch.empty(1000, constants["BLOCK_SIZE"], kv_heads, head_dim, dtype=dtype, device="meta")
+            ints = {"dtype": torch.int32, "device": "meta"}
+            paged_attention(
+                torch.empty(9, kv_heads * constants["GROUP"], head_dim, dtype=dtype, device="meta"),
+                cache,
+                cache,
+                query_starts=torch.empty(2, **ints),
+                seq_lens=torch.empty(1, **ints),
+                block_tables=torch.empty(1, 64, **ints),
+                max_query_len=1 if constants["ONE_BLOCK"] else 9 * DECODE_ROWS,
+                max_seq_len=1000,
+                scale=0.1,
+                sliding_window=100 if constants["HAS_WINDOW"] else None,
+                soft_cap=30.0 if constants["HAS_SOFT_CAP"] else None,
+                num_splits=2 if constants["SPLIT"] else 1,
+            )
+            launched = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+            assert launches.options == constants | launched, variant.name
+
 
 class TestRefusals:
     def test_caches_of_unequal_strides(self) -> None:
@@ -316,6 +344,18 @@ class TestRefusals:
     def test_blocks_that_no_tile_fits(self) -> None:
         with pytest.raises(ValueError, match="block_size 24"):
             make_batch([(1, 5)], block_size=24).run()
+
+    def test_query_heads_that_are_no_multiple(self) -> None:
+        batch = make_batch(DECODES, heads=4, kv_heads=2)
+        batch.q = batch.q[:, :3]
+        with pytest.raises(ValueError, match="3 query heads for 2 KV heads"):
+            batch.run()
+
+    def test_positions_of_another_dtype(self) -> None:
+        batch = make_batch(DECODES)
+        batch.seq_lens = batch.seq_lens.long()
+        with pytest.raises(ValueError, match=r"seq_lens is torch\.int64: pass it as torch\.int32"):
+            batch.run()
 
     def test_scale(self) -> None:
         batch = make_batch(DECODES)
