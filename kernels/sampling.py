@@ -23,7 +23,6 @@ from kernels.noise import CHUNK, LANES, noise_words, race_times
 from kernels.sampling_border import draw_kept, find_kept
 from kernels.sampling_candidates import BUCKETS, CANDIDATES, PLANS, bucket_kernel, copy_kernel, sum_for_mean
 from kernels.sampling_row import (
-    COLUMNS,
     NO_ID,
     distances,
     has_border,
@@ -31,8 +30,10 @@ from kernels.sampling_row import (
     load_divisor,
     load_index,
     load_largest,
+    load_logits,
     load_min_p,
     load_seed,
+    parameters_of,
 )
 from kernels.variant import KernelVariant
 
@@ -49,7 +50,7 @@ def _largest_kernel(logits, logits_stride, vocab_size, num_chunks, chunk_largest
     row = tl.program_id(1).to(tl.int64)
     token_ids = chunk * CHUNK + tl.arange(0, CHUNK)
     is_token = token_ids < vocab_size
-    values = tl.load(logits + row * logits_stride + token_ids, is_token, other=float("-inf"))
+    values = load_logits(logits, logits_stride, row, token_ids, vocab_size)
     values = tl.where(values == values, values, float("-inf"))
     largest = tl.max(values)
     place = row * num_chunks + chunk
@@ -75,7 +76,7 @@ def _draw_kernel(
     """One chunk a program: the least race time among the tokens that min-p keeps, and the lowest id that has it."""
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
-    own = parameters + tl.load(row_indices + row) * COLUMNS
+    own = parameters_of(parameters, row_indices, row)
     if is_drawn(own) & (has_border(own, vocab_size) == 0):
         largest = load_largest(chunk_largest + row * num_chunks, num_chunks, CHUNKS)
         divisor = load_divisor(own)
@@ -86,7 +87,7 @@ def _draw_kernel(
         least_ids = chunk * CHUNK + lanes
         for part in tl.static_range(CHUNK // LANES):
             token_ids = chunk * CHUNK + part * LANES + lanes
-            values = tl.load(logits + row * logits_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
+            values = load_logits(logits, logits_stride, row, token_ids, vocab_size)
             found = distances(values, largest, divisor)
             times = tl.where(tl.exp(-found) >= min_p, race_times(words[part], found), float("inf"))
             least_ids = tl.where(times < least, token_ids, least_ids)
@@ -116,7 +117,7 @@ def _finish_kernel(
 ):
     """One row a program."""
     row = tl.program_id(0).to(tl.int64)
-    own = parameters + tl.load(row_indices + row) * COLUMNS
+    own = parameters_of(parameters, row_indices, row)
     if is_drawn(own) & has_border(own, vocab_size):
         values = logits + row * logits_stride
         near = candidates + row * CANDIDATES

@@ -11,7 +11,6 @@ import triton.language as tl
 
 from kernels.noise import CHUNK
 from kernels.sampling_row import (
-    COLUMNS,
     TOP_K,
     TOP_P,
     distances,
@@ -20,6 +19,8 @@ from kernels.sampling_row import (
     is_drawn,
     load_divisor,
     load_largest,
+    load_logits,
+    parameters_of,
 )
 
 BUCKETS = tl.constexpr(8)
@@ -68,7 +69,7 @@ def bucket_kernel(
     """One chunk a program. Bucket b reaches (b + 1) / BUCKETS of the way from the largest logit to the mean."""
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
-    own = parameters + tl.load(row_indices + row) * COLUMNS
+    own = parameters_of(parameters, row_indices, row)
     if is_drawn(own) & has_border(own, vocab_size):
         largest = load_largest(chunk_largest + row * num_chunks, num_chunks, CHUNKS)
         divisor = load_divisor(own)
@@ -79,7 +80,7 @@ def bucket_kernel(
         if chunk == 0:
             tl.store(spans + row, span)
         token_ids = chunk * CHUNK + tl.arange(0, CHUNK)
-        values = tl.load(logits + row * logits_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
+        values = load_logits(logits, logits_stride, row, token_ids, vocab_size)
         found = distances(values, largest, divisor)
         weights = tl.exp(-found)
         place = row * num_chunks + chunk
@@ -111,7 +112,7 @@ def copy_kernel(
     """One chunk a program; chunk 0 stores the row's plan."""
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
-    own = parameters + tl.load(row_indices + row) * COLUMNS
+    own = parameters_of(parameters, row_indices, row)
     if is_drawn(own) & has_border(own, vocab_size):
         chunks = tl.arange(0, CHUNKS)
         buckets = tl.arange(0, BUCKETS)
@@ -152,7 +153,7 @@ def copy_kernel(
             offset = tl.sum(tl.where(is_before, counts, 0))
             largest = load_largest(chunk_largest + row * num_chunks, num_chunks, CHUNKS)
             token_ids = chunk * CHUNK + tl.arange(0, CHUNK)
-            values = tl.load(logits + row * logits_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
+            values = load_logits(logits, logits_stride, row, token_ids, vocab_size)
             found = distances(values, largest, divisor)
             is_within = (found <= reach) & (token_ids < vocab_size)
             entries = row * CANDIDATES + offset + tl.cumsum(is_within.to(tl.int32)) - 1

@@ -21,6 +21,18 @@ LARGEST_FLOAT = tl.constexpr(3.4028234663852886e38)
 
 
 @triton.jit
+def parameters_of(parameters, row_indices, row):
+    """Pointer to the row's own parameters, `own` below."""
+    return parameters + tl.load(row_indices + row) * COLUMNS
+
+
+@triton.jit
+def load_logits(logits, logits_stride, row, token_ids, vocab_size):
+    """The row's logits of some tokens; −inf past the vocabulary."""
+    return tl.load(logits + row * logits_stride + token_ids, token_ids < vocab_size, other=float("-inf"))
+
+
+@triton.jit
 def is_drawn(own):
     """Whether the row is not greedy. own: pointer to its parameters."""
     return tl.load(own + TEMPERATURE) > 0
