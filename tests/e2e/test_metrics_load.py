@@ -114,7 +114,8 @@ def test_counters_never_go_back_and_histograms_are_whole(loaded: Server) -> None
         ended = total(now, "pagedserve_requests_total")
         for name in ("duration_seconds", "prompt_tokens", "generation_tokens", "params_n"):
             assert total(now, f"pagedserve_request_{name}_count") == ended
-        assert total(now, "pagedserve_requests_running") <= NUM_STREAMS
+        # NOTE: who leaves a stream and opens the next one has two for the moment that it takes to notice.
+        assert total(now, "pagedserve_requests_running") <= 2 * NUM_STREAMS
         before = now
     aborted = [v for (name, labels), v in before.items() if ("finish_reason", "abort") in labels]
     assert aborted[0] > 0, "no stream was left: nothing shown"
