@@ -40,7 +40,6 @@ class Selector:
 
 
 _ONE_GROUP = {"sum", "avg", "min", "max", "count", "group", "stddev", "stdvar", "quantile"}
-_SETS = {"and", "or", "unless"}
 _KEEP_LABELS = {"label_replace", "label_join"}
 
 

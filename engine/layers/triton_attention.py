@@ -50,8 +50,7 @@ class TritonAttention:
         """As `AttentionBackend.forward`."""
         num_heads = qk.shape[1] - v.shape[1]
         if metadata.is_decode_only:
-            # NOTE: a decode is bound by launches and by memory, so one kernel turns and writes. Long prompts keep the
-            # two apart: there the kernel of rotated keys in place is the faster one.
+            # NOTE: a decode has too little work to hide a launch in, so one kernel turns and writes.
             rotary_kv_write(qk, v, rotation.cos, rotation.sin, cache.k, cache.v, metadata.slot_mapping)
         else:
             rotary_(qk, rotation.cos, rotation.sin)

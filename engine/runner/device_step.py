@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.core.plan import StepResult
-from engine.messages import RawLogprobs
 from engine.runner.accelerator import Event
+from engine.runner.step_result import step_result
 from engine.sampling.device_sampler import DeviceSamples
+from engine.sampling.sampler import SampledTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,8 @@ class DeviceStep:
 
     def result(self) -> StepResult:
         """Waits for the step, and for nothing that was launched after it."""
-        token_ids: list[tuple[int, ...]] = [()] * self.num_sequences
-        logprobs: list[tuple[RawLogprobs, ...] | None] = [None] * self.num_sequences
         if self.samples is None:
             # NOTE: the host would run ahead of the device, by any number of steps, if it did not wait here.
             self.done.synchronize()
-            return StepResult(tuple(token_ids), tuple(logprobs))
-        sampled = self.samples.result()
-        for place, token_id, entry in zip(self.sample_places, sampled.token_ids, sampled.logprobs, strict=True):
-            token_ids[place] = (token_id,)
-            logprobs[place] = None if entry is None else (entry,)
-        return StepResult(tuple(token_ids), tuple(logprobs))
+            return step_result(self.num_sequences, (), SampledTokens([], []))
+        return step_result(self.num_sequences, self.sample_places, self.samples.result())

@@ -15,7 +15,7 @@ from engine.core.request import Request
 from engine.cpu import usable_cpus
 from engine.layers.attention import KVCache
 from engine.layers.torch_backend import TorchBackend
-from engine.messages import AddSequence, LoadProgress, ModelInfo, RawLogprobs, SequenceId
+from engine.messages import AddSequence, LoadProgress, ModelInfo, SequenceId
 from engine.models.registry import LoadedModel, load_model, read_config
 from engine.runner.memory import (
     available_memory,
@@ -27,7 +27,8 @@ from engine.runner.memory import (
 )
 from engine.runner.rows import RowTable
 from engine.runner.step_inputs import StepInputs, build_step_inputs
-from engine.sampling.sampler import Sampler
+from engine.runner.step_result import step_result
+from engine.sampling.sampler import SampledTokens, Sampler
 from engine.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -136,8 +137,7 @@ class ModelRunner:
         return result
 
     def _run(self, inputs: StepInputs, num_sequences: int, rows: RowTable, caches: tuple[KVCache, ...]) -> StepResult:
-        token_ids: list[tuple[int, ...]] = [()] * num_sequences
-        logprobs: list[tuple[RawLogprobs, ...] | None] = [None] * num_sequences
+        sampled = SampledTokens([], [])
         hidden = self._model.forward(inputs.input_ids, inputs.positions, caches, inputs.metadata)
         layout = inputs.layout
         if layout.sample_rows:
@@ -150,10 +150,7 @@ class ModelRunner:
             ), "a step is computed before the tokens of the one before were taken in"
             sampled = self._sampler.sample(logits, [row.sampling for row in layout.sample_rows])
             rows.note_tokens(layout.sample_rows, sampled.token_ids, layout.sample_positions)
-            for place, token_id, entry in zip(layout.sample_places, sampled.token_ids, sampled.logprobs, strict=True):
-                token_ids[place] = (token_id,)
-                logprobs[place] = None if entry is None else (entry,)
-        return StepResult(tuple(token_ids), tuple(logprobs))
+        return step_result(num_sequences, layout.sample_places, sampled)
 
     @torch.inference_mode()
     def _warm_up(self, loaded: LoadedModel, num_tokens: int) -> None:
