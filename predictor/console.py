@@ -77,7 +77,7 @@ def ready_text(
     grpc_port: int,
     access: Access = OPEN,
 ) -> str:
-    """The last lines of a start: what is served where, and a command to try it."""
+    """What a start says when it is done: what is served where, and a command to try it."""
     scheme, security = ("https", " (both TLS)") if access.tls else ("http", "")
     body = json.dumps({"model": model_name, "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0})
     return (
