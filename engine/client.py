@@ -296,6 +296,10 @@ class AsyncEngine:
         now = time.monotonic()
         for admitted in step.admitted:
             self._in_flight.admit(admitted)
+        for preempted in step.preempted:
+            self._in_flight.preempt(preempted)
+        for resumed in step.resumed:
+            self._in_flight.resume(resumed)
         for output in step.outputs:
             self._in_flight.count_tokens(output, now)
         assert self._output_processor is not None

@@ -6,9 +6,12 @@ import asyncio
 import time
 from collections.abc import Iterable
 
-from engine.messages import Admitted, SequenceId, SequenceOutput
+from engine.messages import Admitted, Preempted, Resumed, SequenceId, SequenceOutput
 from engine.metrics import EngineListener, RequestRecord
 from engine.streams import GenerationStream
+
+MAX_PREEMPTION_TIMES = 64
+"""Of one request, and of those of its ends; all are counted."""
 
 
 class TrackedRequest:
@@ -20,7 +23,10 @@ class TrackedRequest:
         "finish_reasons",
         "last_token_times",
         "num_output_tokens",
+        "num_preemptions",
         "output_lengths",
+        "preempted_times",
+        "resumed_times",
         "running",
         "stream",
         "waiting",
@@ -35,6 +41,9 @@ class TrackedRequest:
         self.num_output_tokens = 0
         self.output_lengths: dict[SequenceId, int] = {}
         self.finish_reasons: list[str] = []
+        self.num_preemptions = 0
+        self.preempted_times: tuple[float, ...] = ()
+        self.resumed_times: tuple[float, ...] = ()
         self.deadline_timer: asyncio.TimerHandle | None = None
 
 
@@ -91,6 +100,19 @@ class InFlight:
         tracked.running.add(admitted.sequence_id)
         self.num_running += 1
 
+    def preempt(self, preempted: Preempted) -> None:
+        """A sequence has lost its place to others."""
+        if (tracked := self.owner(preempted.sequence_id)) is not None:
+            tracked.num_preemptions += 1
+            if len(tracked.preempted_times) < MAX_PREEMPTION_TIMES:
+                tracked.preempted_times += (preempted.time,)
+
+    def resume(self, resumed: Resumed) -> None:
+        """A sequence has its place again."""
+        tracked = self.owner(resumed.sequence_id)
+        if tracked is not None and len(tracked.resumed_times) < MAX_PREEMPTION_TIMES:
+            tracked.resumed_times += (resumed.time,)
+
     def count_tokens(self, output: SequenceOutput, now: float) -> None:
         """Times and counts the tokens of an output, as they came from the engine."""
         count = len(output.token_ids)
@@ -144,6 +166,9 @@ class InFlight:
             num_cached_tokens=tracked.stream.num_cached_tokens,
             finish_reasons=tuple(tracked.finish_reasons),
             error=None if error is None else type(error).__name__,
+            num_preemptions=tracked.num_preemptions,
+            preempted_times=tracked.preempted_times,
+            resumed_times=tracked.resumed_times,
         )
         self._listener.on_finished(record)
         if tracked.stream.on_end is not None:

@@ -137,6 +137,22 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempted:
+    """A running sequence gave its blocks to others and went back to the head of the queue."""
+
+    sequence_id: SequenceId
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A preempted sequence has its place in the batch again."""
+
+    sequence_id: SequenceId
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStats:
     """State after a step or an abort. Totals only grow.
 
@@ -168,6 +184,8 @@ class StepOutputs:
     step_seconds: float | None = None
     step_tokens: int = 0
     step_sequences: int = 0
+    preempted: tuple[Preempted, ...] = ()
+    resumed: tuple[Resumed, ...] = ()
 
 
 EngineMessage = LoadProgress | EngineReady | EngineFailed | StepOutputs

@@ -47,7 +47,8 @@ class RequestRecord:
     finish_reason: "stop", "length", "abort" or "error". num_output_tokens: over all n sequences. longest_output:
     tokens of the longest. max_tokens: that each may generate. request_id: the engine's. num_cached_tokens: prefix hit
     of the first admitted sequence. finish_reasons: of the sequences that finished, in the order in which they did.
-    error: class of what ended it.
+    error: class of what ended it. num_preemptions: how often one of its sequences lost its place; preempted_times,
+    resumed_times: when, and when each had it again, of the first `engine.in_flight.MAX_PREEMPTION_TIMES`.
     """
 
     finish_reason: str
@@ -64,6 +65,9 @@ class RequestRecord:
     num_cached_tokens: int = 0
     finish_reasons: tuple[str, ...] = ()
     error: str | None = None
+    num_preemptions: int = 0
+    preempted_times: tuple[float, ...] = ()
+    resumed_times: tuple[float, ...] = ()
 
 
 class EngineListener(Protocol):

@@ -86,6 +86,7 @@ def request_fields(request: RequestContext) -> dict[str, Any]:
             "prompt_tokens": timing.num_prompt_tokens,
             "output_tokens": timing.num_output_tokens,
             "cached_tokens": timing.num_cached_tokens,
+            "num_preemptions": timing.num_preemptions,
             "ttft_seconds": timing.ttft_seconds,
             "queue_seconds": timing.queue_seconds,
             "prefill_seconds": timing.prefill_seconds,

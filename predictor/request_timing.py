@@ -13,7 +13,7 @@ WORST_FIRST = ("error", "abort", "length", "stop")
 
 @dataclass(frozen=True, slots=True)
 class RequestTiming:
-    """Token counts over all prompts, the least fortunate finish reason, and times in seconds.
+    """Counts over all prompts, the least fortunate finish reason, and times in seconds.
 
     The stages follow one another: queue until the first prompt is admitted, prefill until the first token, decode until
     the last end. A stage that was not reached is None. tokens_per_second: output tokens over the time in the engine.
@@ -23,6 +23,7 @@ class RequestTiming:
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
+    num_preemptions: int = 0
     queue_seconds: float | None = None
     prefill_seconds: float | None = None
     decode_seconds: float | None = None
@@ -46,6 +47,7 @@ class RequestTiming:
             num_prompt_tokens=sum(record.num_prompt_tokens for record in records),
             num_output_tokens=num_output_tokens,
             num_cached_tokens=sum(record.num_cached_tokens for record in records),
+            num_preemptions=sum(record.num_preemptions for record in records),
             queue_seconds=_span(arrival, finish if admitted is None else admitted),
             prefill_seconds=_span(admitted, finish if first is None else first),
             decode_seconds=_span(first, finish),

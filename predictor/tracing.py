@@ -110,6 +110,8 @@ class RequestTracer:
             child = self._tracer.start_span(
                 stage.name, inside, SpanKind.INTERNAL, stage.attributes, start_time=at(stage.start)
             )
+            for name, moment in stage.events:
+                child.add_event(name, timestamp=at(moment))
             child.end(at(stage.end))
         span.end(at(request.end_time))
 

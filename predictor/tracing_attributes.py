@@ -5,13 +5,18 @@ Never a word of prompt or output, nor anything else that a client wrote but the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from opentelemetry.trace import Status, StatusCode
 
 from predictor.request_context import RequestContext
 from predictor.request_timing import RequestTiming
+
+if TYPE_CHECKING:
+    from engine.metrics import RequestRecord
 
 Value = str | int | float | tuple[str, ...]
 
@@ -28,12 +33,13 @@ KNOWN_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of a request's time; start and end as `time.monotonic()` tells them."""
+    """A part of a request's time, and what happened within it; times as `time.monotonic()` tells them."""
 
     name: str
     start: float
     end: float
     attributes: Mapping[str, Value] = field(default_factory=dict)
+    events: Sequence[tuple[str, float]] = ()
 
 
 def span_name(request: RequestContext) -> str:
@@ -100,6 +106,7 @@ def request_attributes(request: RequestContext) -> dict[str, Value]:
             "gen_ai.usage.output_tokens": timing.num_output_tokens,
             "gen_ai.usage.cache_read.input_tokens": timing.num_cached_tokens,
             "pagedserve.cached_tokens": timing.num_cached_tokens,
+            "pagedserve.num_preemptions": timing.num_preemptions,
             "pagedserve.time_to_first_token": timing.ttft_seconds,
             "pagedserve.queue_seconds": timing.queue_seconds,
             "pagedserve.prefill_seconds": timing.prefill_seconds,
@@ -148,10 +155,20 @@ def stages(request: RequestContext, max_prompts: int) -> Iterator[Stage]:
                 "gen_ai.usage.input_tokens": record.num_prompt_tokens,
                 "pagedserve.cached_tokens": record.num_cached_tokens,
             }
-            yield Stage("prefill", admitted, finish if first is None else first, prefill)
+            yield Stage("prefill", admitted, finish if first is None else first, prefill, _events(record, None, first))
         if first is not None:
             decode: dict[str, Value] = {**attributes, "gen_ai.usage.output_tokens": record.num_output_tokens}
-            yield Stage("decode", first, finish, decode)
+            yield Stage("decode", first, finish, decode, _events(record, first, None))
+
+
+def _events(record: RequestRecord, start: float | None, end: float | None) -> tuple[tuple[str, float], ...]:
+    """The preemptions of a prompt's sequences, and their ends, from `start` on and before `end`, by their times."""
+    if not record.num_preemptions:
+        return ()
+    events = [("preempted", time) for time in record.preempted_times]
+    events += (("resumed", time) for time in record.resumed_times)
+    within = (one for one in events if (start is None or start <= one[1]) and (end is None or one[1] < end))
+    return tuple(sorted(within, key=itemgetter(1)))
 
 
 def _operation(route: str | None) -> str | None:

@@ -16,7 +16,10 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 @dataclass(frozen=True)
 class Received:
-    """A span as it came: ids in hexadecimal, times in nanoseconds since 1970, the status by name."""
+    """A span as it came: ids in hexadecimal, times in nanoseconds since 1970, the status by name.
+
+    events: their names and times.
+    """
 
     name: str
     kind: str
@@ -29,6 +32,7 @@ class Received:
     description: str
     attributes: dict[str, Any]
     trace_state: str
+    events: list[tuple[str, int]]
     resource: dict[str, Any]
 
     @property
@@ -134,6 +138,7 @@ def _received(span: Any, resource: dict[str, Any]) -> Received:
         span.status.message,
         _attributes(span.attributes),
         span.trace_state,
+        [(event.name, event.time_unix_nano) for event in span.events],
         resource,
     )
 

@@ -91,7 +91,8 @@ class EngineCore:
     def step(self) -> StepOutputs:
         """What one step brought; with no work, only what `drain_notices` gives. Whatever the runner raises, rises.
 
-        With overlap the next step runs when this returns, and `admitted` may name sequences of that one already.
+        With overlap the next step runs when this returns, and `admitted`, `preempted` and `resumed` may name sequences
+        of that one already.
         """
         if not self.has_work():
             return self.drain_notices() or StepOutputs(stats=self.stats())
@@ -103,6 +104,8 @@ class EngineCore:
             step_seconds=step.seconds,
             step_tokens=step.plan.num_tokens,
             step_sequences=len(step.plan.scheduled),
+            preempted=step.preempted,
+            resumed=step.resumed,
         )
 
     def drain_notices(self) -> StepOutputs | None:

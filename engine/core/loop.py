@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine.core.plan import PendingStep, Runner, StepPlan, StepResult
 from engine.core.scheduler import Scheduler
-from engine.messages import Admitted, SequenceOutput
+from engine.messages import Admitted, Preempted, Resumed, SequenceOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,16 @@ class CompletedStep:
     """What one step brought.
 
     plan: what it computed, also for sequences that turned out to have ended before it, whose results are dropped.
-    admitted: the sequences that were first admitted since the step completed before. seconds: the time it took, of
-    which no part belongs to another step.
+    admitted: the sequences that were first admitted since the step completed before; preempted, resumed: those that
+    lost their place since then, and those that have it again. seconds: the time it took, of which no part belongs to
+    another step.
     """
 
     plan: StepPlan
     outputs: list[SequenceOutput]
     admitted: tuple[Admitted, ...]
+    preempted: tuple[Preempted, ...]
+    resumed: tuple[Resumed, ...]
     seconds: float
 
 
@@ -35,6 +38,8 @@ class StepLoop(ABC):
         self._runner = runner
         self._clock = clock
         self._admitted: list[Admitted] = []
+        self._preempted: list[Preempted] = []
+        self._resumed: list[Resumed] = []
         self.steps_total = 0
         """Steps completed."""
 
@@ -50,13 +55,17 @@ class StepLoop(ABC):
         plan = self._scheduler.schedule()
         now = self._clock()
         self._admitted += (Admitted(r.sequence_id, r.num_cached_tokens, now) for r in self._scheduler.take_admitted())
+        self._preempted += (Preempted(name, now) for name in self._scheduler.take_preempted())
+        self._resumed += (Resumed(name, now) for name in self._scheduler.take_resumed())
         return plan
 
     def _complete(self, plan: StepPlan, result: StepResult, started: float) -> CompletedStep:
         outputs = self._scheduler.update(plan, result)
         admitted, self._admitted = tuple(self._admitted), []
+        preempted, self._preempted = tuple(self._preempted), []
+        resumed, self._resumed = tuple(self._resumed), []
         self.steps_total += 1
-        return CompletedStep(plan, outputs, admitted, self._clock() - started)
+        return CompletedStep(plan, outputs, admitted, preempted, resumed, self._clock() - started)
 
 
 class PlainLoop(StepLoop):

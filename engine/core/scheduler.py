@@ -47,6 +47,8 @@ class Scheduler:
         """Those whose last step the last plan holds: certain to end by length when it is done."""
         self._removed: list[SequenceId] = []
         self._admitted: list[Request] = []
+        self._preempted: list[SequenceId] = []
+        self._resumed: list[SequenceId] = []
         self.preemptions_total = 0
         self.prefix_query_tokens_total = 0
         self.prefix_hit_tokens_total = 0
@@ -98,6 +100,7 @@ class Scheduler:
         assert request.status is Status.RUNNING
         self._release(request, Status.PREEMPTED)
         self._waiting.push(request)
+        self._preempted.append(request.sequence_id)
         request.num_preemptions += 1
         self.preemptions_total += 1
 
@@ -109,6 +112,16 @@ class Scheduler:
         """The requests admitted for the first time since the last call."""
         admitted, self._admitted = self._admitted, []
         return admitted
+
+    def take_preempted(self) -> list[SequenceId]:
+        """The sequences preempted since the last call, in that order; one may be there more than once."""
+        preempted, self._preempted = self._preempted, []
+        return preempted
+
+    def take_resumed(self) -> list[SequenceId]:
+        """The sequences admitted again after a preemption since the last call."""
+        resumed, self._resumed = self._resumed, []
+        return resumed
 
     # --- one step ----------------------------------------------------------------------------------------------------
 
@@ -220,7 +233,9 @@ class Scheduler:
         self._pool.attach(request, hit)
         request.status = Status.RUNNING
         insort(self._running, request, key=self._policy.key)
-        if not request.admitted_once:
+        if request.admitted_once:
+            self._resumed.append(request.sequence_id)
+        else:
             request.admitted_once = True
             request.num_cached_tokens = request.num_computed_tokens
             self._admitted.append(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,10 +159,22 @@ def test_an_unsampled_parent_is_honoured_and_no_text_is_exported(server: Server,
     assert MARKER.encode() not in b"".join(collector.raw)
 
 
-def test_what_is_left_is_exported_at_the_end(tiny_model: Path, collector: Collector) -> None:
-    flags = {"dtype": "float32", "num_threads": 1, "num_kv_blocks": 64, "otlp_traces_endpoint": collector.grpc_url}
+def test_a_preempted_request_tells_it_and_what_is_left_is_exported_at_the_end(
+    tiny_model: Path, collector: Collector
+) -> None:
+    flags = {"dtype": "float32", "num_threads": 1, "num_kv_blocks": 8, "otlp_traces_endpoint": collector.grpc_url}
     with Server(model_dir=tiny_model, environ={"OTEL_BSP_SCHEDULE_DELAY": "600000"}, **flags) as server:
+        # Two sequences that grow to more than half of the pool each.
+        assert complete(server, "preempted", n=2, temperature=1, max_tokens=100).status_code == 200
+        line = until(lambda: re.search(r"request_id=preempted .*", server.logs), "the line of the request")
+        num_preemptions = int(re.findall(r" num_preemptions=(\d+)", line[0])[0])
+        assert num_preemptions >= 1
         assert complete(server, "last").status_code == 200
         assert not [s for s in collector.servers if s.attributes["pagedserve.request_id"] == "last"]
         assert server.stop() == 0
     assert of(collector, "last").parent_id == SPAN_ID
+    preempted = of(collector, "preempted")
+    assert preempted.attributes["pagedserve.num_preemptions"] == num_preemptions
+    *_, decode = collector.children(preempted)
+    assert [name for name, _ in decode.events] == ["preempted", "resumed"] * num_preemptions
+    assert all(decode.start <= moment <= decode.end for _, moment in decode.events)

@@ -36,6 +36,8 @@ ENGINE = [
         step_seconds=0.1,
         step_tokens=4,
         step_sequences=1,
+        preempted=(messages.Preempted(messages.SequenceId("r/1"), 2.5),),
+        resumed=(messages.Resumed(messages.SequenceId("r/2"), 2.5),),
     ),
 ]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineDeadError
-from engine.in_flight import InFlight, TrackedRequest
+from engine.in_flight import MAX_PREEMPTION_TIMES, InFlight, TrackedRequest
 from engine.inputs import GenerationRequest
-from engine.messages import Admitted, SequenceId, SequenceOutput
+from engine.messages import Admitted, Preempted, Resumed, SequenceId, SequenceOutput
 from engine.metrics import RequestRecord
 from engine.outputs import SequenceDelta
 from engine.sampling_params import SamplingParams
@@ -70,6 +70,33 @@ def test_the_submitter_and_the_listener_hear_the_same_once(books: InFlight, list
     assert (record.arrival_time, record.admitted_time, record.first_token_time) == (10.0, 11.0, 12.0)
     assert (record.finish_reason, record.finish_reasons, record.error) == ("length", ("stop", "length"), None)
     assert (record.num_prompt_tokens, record.num_output_tokens) == (3, 2)
+
+
+def test_preemptions_of_all_sequences_are_told(books: InFlight, listener: Listener) -> None:
+    tracked = enter(books, 2)
+    for index in range(2):
+        books.admit(Admitted(SequenceId(f"r/{index}"), 0, 11.0))
+    books.preempt(Preempted(SequenceId("r/1"), 12.0))
+    books.preempt(Preempted(SequenceId("r/0"), 13.0))
+    books.resume(Resumed(SequenceId("r/1"), 14.0))
+    books.preempt(Preempted(SequenceId("gone/0"), 15.0))
+    books.resume(Resumed(SequenceId("gone/0"), 15.0))
+    assert (books.num_running, books.num_waiting) == (2, 0), "a preempted sequence counts as running"
+    books.close(tracked, "abort")
+    (record,) = listener.records
+    assert (record.num_preemptions, record.preempted_times, record.resumed_times) == (2, (12.0, 13.0), (14.0,))
+
+
+def test_of_many_preemptions_the_first_times_are_kept(books: InFlight, listener: Listener) -> None:
+    tracked = enter(books, 1)
+    for moment in range(MAX_PREEMPTION_TIMES + 9):
+        books.preempt(Preempted(SequenceId("r/0"), moment))
+        books.resume(Resumed(SequenceId("r/0"), moment + 0.5))
+    books.close(tracked, "abort")
+    (record,) = listener.records
+    assert record.num_preemptions == MAX_PREEMPTION_TIMES + 9
+    assert record.preempted_times == tuple(range(MAX_PREEMPTION_TIMES))
+    assert len(record.resumed_times) == MAX_PREEMPTION_TIMES
 
 
 def test_an_error_is_told_by_its_class(books: InFlight, listener: Listener) -> None:

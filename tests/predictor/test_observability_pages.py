@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from engine import in_flight
 from predictor import logs, request_context, request_log, tracing
 from predictor.config import ServerConfig
 from predictor.flags import FLAGS
@@ -56,4 +57,5 @@ def test_the_numbers_are_the_codes() -> None:
     assert f"{logs.MAX_QUEUED_LINES:,}".replace(",", " ") + " lines may wait" in LOGS
     assert f"1 to {request_context.MAX_REQUEST_ID_LENGTH} visible" in LOGS
     assert f"the first {tracing.MAX_TRACED_PROMPTS}." in TRACING
+    assert f"of the first {in_flight.MAX_PREEMPTION_TIMES}." in TRACING
     assert f"has {tracing.CLOSE_SECONDS:.0f} seconds" in TRACING

@@ -81,6 +81,7 @@ async def test_the_line_of_a_completion(lines: Lines) -> None:
             "prompt_tokens": len(MARKER),
             "output_tokens": 4,
             "cached_tokens": 0,
+            "num_preemptions": 0,
         }.items()
     )
     assert line["engine_id"].startswith("cmpl-r1.")

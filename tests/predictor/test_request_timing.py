@@ -25,9 +25,11 @@ def test_stages_follow_one_another() -> None:
 
 
 def test_several_prompts_from_the_first_to_the_last() -> None:
-    all_of = timing(record("stop", 1.0, 2.0, 4.0, 5.0), record("length", 1.0, 1.5, 3.0, 9.0))
+    all_of = timing(
+        record("stop", 1.0, 2.0, 4.0, 5.0, num_preemptions=1), record("length", 1.0, 1.5, 3.0, 9.0, num_preemptions=2)
+    )
     assert (all_of.queue_seconds, all_of.prefill_seconds, all_of.decode_seconds) == (0.5, 1.5, 6.0)
-    assert (all_of.num_prompt_tokens, all_of.finish_reason) == (8, "length")
+    assert (all_of.num_prompt_tokens, all_of.num_preemptions, all_of.finish_reason) == (8, 3, "length")
 
 
 def test_a_stage_that_was_not_reached_is_none() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from engine.metrics import RequestRecord
+from predictor.request_context import RequestContext, RequestEdge
 from predictor.tracing import MAX_TRACED_PROMPTS, RequestTracer
 from tests.otlp_collector import Collector, one
 from tests.predictor.edge_app import SPAN_ID, TRACE_ID, edge_app, infer_message, told, traceparent
@@ -113,6 +115,37 @@ async def test_each_prompt_has_its_stages_up_to_a_bound(collector: Collector, tr
     assert span.attributes["gen_ai.usage.output_tokens"] == MAX_TRACED_PROMPTS + 5
     decodes = collector.named("decode")
     assert sorted(stage.attributes["pagedserve.prompt"] for stage in decodes) == list(range(MAX_TRACED_PROMPTS))
+
+
+async def test_preemptions_are_events_of_the_stage_in_which_they_were(
+    collector: Collector, tracer: RequestTracer
+) -> None:
+    request = RequestContext("r", "http", "POST", RequestEdge(), route="/v1/completions", status=200, num_prompts=2)
+    start = request.start_time
+    request.records = [
+        RequestRecord(
+            *("length", start, start + 1, start + 3, start + 9, 4, 5),
+            num_preemptions=3,
+            preempted_times=(start + 2, start + 4, start + 6),
+            resumed_times=(start + 2.5, start + 5),
+        ),
+        RequestRecord("length", start, start + 1, start + 3, start + 9, 4, 5),
+    ]
+    request.end_time = start + 10
+    tracer.on_request_ended(request)
+    tracer.close()
+    span = one(collector.servers)
+    assert span.attributes["pagedserve.num_preemptions"] == 3
+    told_of = {
+        (stage.name, stage.attributes.get("pagedserve.prompt")): [
+            (name, round((moment - span.start) / 1e9, 3)) for name, moment in stage.events
+        ]
+        for stage in collector.children(span)
+    }
+    assert {stage: events for stage, events in told_of.items() if events} == {
+        ("prefill", 0): [("preempted", 2.0), ("resumed", 2.5)],
+        ("decode", 0): [("preempted", 4.0), ("resumed", 5.0), ("preempted", 6.0)],
+    }
 
 
 async def test_no_client_can_make_the_exporter_or_the_sdk_log(

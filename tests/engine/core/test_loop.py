@@ -9,7 +9,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.core.engine_core import EngineCore
 from engine.core.plan import StepPlan, StepResult
-from engine.messages import AbortSequences, Admitted, ResetPrefixCache, SequenceId
+from engine.messages import AbortSequences, Admitted, Preempted, ResetPrefixCache, Resumed, SequenceId
 from tests.engine.core.support import (
     FixedStep,
     PagedFakeRunner,
@@ -135,6 +135,30 @@ def test_admissions_carry_the_time_of_their_plan_and_come_before_the_first_token
     third = core.step()  # launched when b came, so b is in the one after it
     assert [o.sequence_id for o in third.outputs] == ["a", "b"]
     assert (third.step_tokens, third.step_sequences) == (2, 2)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_preemptions_carry_the_time_of_their_plan(overlap: bool) -> None:
+    clock = Clock()
+    device = Device(clock, step_seconds=8.0)
+    config = EngineConfig(model_dir=Path("unused"), overlap=overlap)
+    core = EngineCore(config, make_info(8, 4, 30), device, clock)
+    for i in range(2):
+        core.handle(add_message(f"s{i}", range(i, i + 5), max_tokens=20))
+    # 25 tokens each, and room for 32: the later one loses its place once, and has it again when the other has ended.
+    preempted: list[Preempted] = []
+    resumed: list[Resumed] = []
+    ends: dict[str, float] = {}
+    while core.has_work():
+        step = core.step()
+        preempted += step.preempted
+        resumed += step.resumed
+        ends |= {output.sequence_id: clock.now for output in step.outputs if output.finish_reason}
+    assert [one.sequence_id for one in (*preempted, *resumed)] == ["s1", "s1"]
+    assert core.stats().preemptions_total == 1
+    assert 100.0 < preempted[0].time < resumed[0].time < ends["s1"]
+    assert resumed[0].time in {start for start, _ in device.busy}
+    assert abs(resumed[0].time - ends["s0"]) <= 8.0
 
 
 # --- order -----------------------------------------------------------------------------------------------------------

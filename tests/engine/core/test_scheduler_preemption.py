@@ -52,6 +52,26 @@ def test_the_last_of_the_running_preempts_itself() -> None:
     assert [name for name, *_ in shape(runner.plans[-1])] == ["a"]
 
 
+def test_preemptions_and_their_ends_are_told_once() -> None:
+    scheduler, _ = make_scheduler(num_blocks=10, max_model_len=33)
+    runner = PagedFakeRunner(4)
+    for i in range(6):
+        add(scheduler, f"r{i}", [i] * (5 + i), max_tokens=15)
+    assert scheduler.take_preempted() == scheduler.take_resumed() == []
+    away: list[str] = []
+    num_preempted = 0
+    while scheduler.has_requests():
+        step(scheduler, runner)
+        for name in scheduler.take_resumed():
+            away.remove(name)
+        preempted = scheduler.take_preempted()
+        away += preempted
+        num_preempted += len(preempted)
+        assert len(set(away)) == len(away), "preempted while it has no place"
+    assert num_preempted == scheduler.preemptions_total >= 3
+    assert away == []
+
+
 def test_E2_preemptions_leave_the_outputs_as_they_are() -> None:
     prompts = {f"r{i}": [i] * (5 + i) for i in range(6)}
 
