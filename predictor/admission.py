@@ -61,12 +61,7 @@ class Admission:
         self._sample()
         num_sequences = sum(request.params.n for request in requests)
         num_tokens = sum(request.params.n * len(request.prompt_token_ids) for request in requests)
-        if num_sequences > self.max_waiting_requests:
-            raise InvalidParameterError(
-                f"this request holds {num_sequences} sequences (prompts × n) and the server queues at most "
-                f"{self.max_waiting_requests}; send fewer at a time",
-                param="n",
-            )
+        self.check_size(num_sequences)
         waiting = self.queue.num_waiting
         if waiting + num_sequences > self.max_waiting_requests:
             raise self._overloaded(
@@ -80,13 +75,23 @@ class Admission:
             )
         self._num_accepted += num_sequences
 
+    def check_size(self, num_sequences: int) -> None:
+        """Raises `InvalidParameterError` for more sequences than the queue could ever hold."""
+        if num_sequences > self.max_waiting_requests:
+            raise InvalidParameterError(
+                f"this request holds {num_sequences} sequences (prompts × n) and the server queues at most "
+                f"{self.max_waiting_requests}; send fewer at a time",
+                param="n",
+            )
+
     def check_room(self, more: int, underway: int) -> None:
-        """Raises `OverloadedError` where `more` sequences do not fit, before any work is spent on them.
+        """Raises as `check` where `more` sequences do not fit, before any work is spent on them.
 
         underway: sequences that wait outside the queue.
         """
+        self.check_size(more)
         waiting = self.queue.num_waiting + underway
-        if more <= self.max_waiting_requests < waiting + more:
+        if waiting + more > self.max_waiting_requests:
             raise self._overloaded(
                 "waiting_requests", f"{waiting} requests are waiting and the bound is {self.max_waiting_requests}"
             )

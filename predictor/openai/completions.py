@@ -37,6 +37,8 @@ async def create_completion(service: GenerationService, http: Request) -> Respon
     check_stream_options(request)
     params = completion_params(request)
     prompts = await run_sized(len(request.prompt), lambda: split_prompts(request.prompt))
+    # NOTE: before any prompt is looked at, and where none is to be queued, too: the answer repeats each n times.
+    service.admission.check_size(len(prompts) * params.n)
     echoes = [prompt_text(service, prompt) for prompt in prompts] if request.echo else None
     inputs = await service.encode(prompts, add_special_tokens=request.add_special_tokens is not False)
     n = 1 if request.n is None else request.n

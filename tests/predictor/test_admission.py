@@ -63,6 +63,8 @@ def test_a_batch_is_taken_whole_or_refused_whole() -> None:
 def test_a_batch_that_can_never_fit_is_the_callers_mistake() -> None:
     with pytest.raises(InvalidParameterError, match=r"11 sequences.*at most 10"):
         make(Queue()).check([request(n=11)])
+    with pytest.raises(InvalidParameterError, match=r"11 sequences.*at most 10"):
+        make(Queue()).check_room(11, underway=0)
 
 
 def test_token_bound() -> None:

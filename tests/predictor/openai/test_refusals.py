@@ -62,6 +62,8 @@ COMPLETION_CASES: list[tuple[str, dict[str, Any], str]] = [
     ("prompt of floats", {"prompt": [1.5]}, "prompt[0]"),
     ("prompt object", {"prompt": {"a": 1}}, "prompt"),
     ("suffix", {"prompt": "a", "suffix": "b"}, "suffix"),
+    ("echo of more than can be queued", {"prompt": ["a"] * 513, "max_tokens": 0, "echo": True}, "n"),
+    ("echo of too many copies", {"prompt": ["a"] * 5, "n": 128, "max_tokens": 0, "echo": True}, "n"),
     ("echo with logprobs", {"prompt": "a", "echo": True, "logprobs": 1}, "logprobs"),
     ("logprobs too many", {"prompt": "a", "logprobs": 21}, "logprobs"),
     ("logprobs true", {"prompt": "a", "logprobs": True}, "logprobs"),
