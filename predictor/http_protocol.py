@@ -1,4 +1,5 @@
-"""HTTP/1.1 connections on which `Upgrade` is ignored, as RFC 9110, section 7.8, allows a server.
+"""HTTP/1.1 connections whose clients are missed when they leave, and on which `Upgrade` is ignored, as RFC 9110,
+section 7.8, allows a server.
 
 httptools ends a message at the head once it asks for an upgrade: the body is lost, and its bytes would be read as a
 request of their own. curl's `--http2` and Java's HttpClient send `Upgrade: h2c` with every first request. h11 has no
@@ -7,6 +8,7 @@ such trouble and takes those connections over; the others stay with httptools, w
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -16,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from predictor.hang_up import HangUpWatch
 from predictor.request_context import REQUEST_ID, request_id_of
 
 _HEAD_END = re.compile(rb"\n\r?\n")
@@ -24,6 +27,14 @@ _UPGRADE = re.compile(rb"\nupgrade[ \t]*:", re.IGNORECASE)
 
 class PlainH11Protocol(H11Protocol):
     """uvicorn's protocol upon h11, for which a request to upgrade is like any other."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        super().connection_made(transport)
+        self._hang_up_watch = HangUpWatch(transport, self.loop)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._hang_up_watch.begin()
 
     def _should_upgrade(self) -> bool:
         return False
@@ -40,6 +51,10 @@ class HttpProtocol(HttpToolsProtocol):
     _is_refused = False
     _running: RequestResponseCycle | None = None
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        super().connection_made(transport)
+        self._hang_up_watch = HangUpWatch(transport, self.loop)
+
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
@@ -47,6 +62,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._hand_over(data)
         else:
             super().data_received(data)
+            self._hang_up_watch.begin()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
