@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -73,7 +74,21 @@ async def serving(work: Work, context: ssl.SSLContext | None = None) -> AsyncIte
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
+        if work.connection is not None:
+            work.connection.transport.abort()
         server.close()
+        await server.wait_closed()
+
+
+@asynccontextmanager
+async def connected(port: int, **more: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, **more)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 def run(loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, None]) -> None:
@@ -93,18 +108,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hang_up, "POLL_SECONDS", 0.02)
 
 
+@pytest.mark.parametrize("is_piped", [True, False], ids=["pipelined", "alone"])
+@pytest.mark.parametrize("leave", [asyncio.StreamWriter.close, asyncio.StreamWriter.write_eof])
 @pytest.mark.parametrize("first", [FIRST, UPGRADE], ids=["httptools", "h11"])
 @pytest.mark.parametrize("loop", LOOPS, ids=["asyncio", "uvloop"])
-def test_a_client_that_hangs_up_is_missed(loop: Any, first: bytes) -> None:
+def test_a_client_that_hangs_up_is_missed(loop: Any, first: bytes, leave: Any, is_piped: bool) -> None:
     async def main() -> None:
         work = Work()
-        async with serving(work) as port:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with serving(work) as port, connected(port) as (_, writer):
             writer.write(first)
             await work.running.wait()
-            writer.write(SECOND)
-            await until_reading(work, False)
-            writer.close()
+            if is_piped:
+                writer.write(SECOND)
+                await until_reading(work, False)
+            leave(writer)
             await work.left.wait()
             assert work.paths == ["/first"]
 
@@ -118,8 +135,8 @@ def test_over_tls_too(loop: Any, tmp_path: Path) -> None:
 
     async def main() -> None:
         work = Work()
-        async with serving(work, TlsFiles(pair.cert, pair.key).http_context()) as port:
-            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=authority.context())
+        context = TlsFiles(pair.cert, pair.key).http_context()
+        async with serving(work, context) as port, connected(port, ssl=authority.context()) as (_, writer):
             writer.write(FIRST)
             await work.running.wait()
             writer.write(SECOND)
@@ -144,8 +161,7 @@ def test_a_client_that_waits_gets_both_answers(loop: Any, first: bytes, monkeypa
 
     async def main() -> None:
         work = Work()
-        async with serving(work) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with serving(work) as port, connected(port) as (reader, writer):
             writer.write(first)
             await work.running.wait()
             writer.write(SECOND)
@@ -160,6 +176,5 @@ def test_a_client_that_waits_gets_both_answers(loop: Any, first: bytes, monkeypa
             # The watch is over: what follows is read, and the connection lives on.
             writer.write(FIRST)
             await reader.readuntil(b"\r\n\r\nok")
-            writer.close()
 
     run(loop, main())
