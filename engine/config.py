@@ -36,7 +36,8 @@ class EngineConfig:
     block_size: token slots in a KV block, 1 to 256; with the triton back end a power of two from 8 on.
     num_kv_blocks: usable KV blocks, the dummy block not counted; None measures. kv_cache_memory: bytes for the KV
         pool instead of measuring; not together with num_kv_blocks. memory_utilization: share of the GPU's memory that
-        weights, work space and KV pool may take together; the CPU does not look at it.
+        the engine may take, all in all; what others hold is not counted. Where so much is not free it does not start.
+        The CPU does not look at it.
     device: auto takes cuda where there is one. attention_backend: torch runs on the CPU, triton on the GPU (and, for
         tests, on the CPU under Triton's interpreter); auto is the device's own.
     cuda_graphs: whether decode steps are recorded at the start and replayed. load_format: dummy fills the model with

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from engine.config import AttentionBackendName, DeviceName, EngineConfig
 from engine.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
 MIN_CAPABILITY = (8, 0)
 """CUDA compute capability that the kernels need."""
+DRIVER_FILE = Path("/dev/nvidiactl")
+"""There where NVIDIA's driver is."""
 
 
 def resolve(config: EngineConfig) -> EngineConfig:
@@ -24,21 +30,51 @@ def resolve(config: EngineConfig) -> EngineConfig:
     return replace(config, device=device, attention_backend=backend)
 
 
+def unusable(error: Exception) -> ConfigError:
+    """What to raise where CUDA's first calls fail."""
+    return ConfigError(
+        "the GPU cannot be used: another process may hold all of its memory, or have it for itself alone, or the driver"
+        f" may be out of order (nvidia-smi shows all three). {error}"
+    )
+
+
 def _device(wanted: DeviceName) -> DeviceName:
-    has_cuda = torch.cuda.is_available()
-    if wanted == "cuda" and not has_cuda:
-        build = "" if torch.version.cuda else f" (torch {torch.__version__} is a build without CUDA)"
+    if wanted == "cpu":
+        return "cpu"
+    if not torch.cuda.is_available():
+        if wanted == "cuda":
+            raise ConfigError(
+                f"device is cuda, but torch sees no CUDA device here{_reason()}: give the container a GPU and a torch"
+                " built for CUDA, or use device cpu"
+            )
+        if DRIVER_FILE.exists():
+            # NOTE: else nobody would see why a machine with a GPU is a hundred times too slow.
+            logger.warning("device auto is the CPU, though NVIDIA's driver is here: torch sees no device%s", _reason())
+        return "cpu"
+    try:
+        capability, name = torch.cuda.get_device_capability(), torch.cuda.get_device_name()
+    except RuntimeError as error:
+        raise unusable(error) from error
+    if capability < MIN_CAPABILITY:
         raise ConfigError(
-            f"device is cuda, but torch sees no CUDA device here{build}: give the container a GPU and a torch built for"
-            " CUDA, or use device cpu"
+            f"{name} has compute capability {capability[0]}.{capability[1]}, and the kernels need"
+            f" {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} (Ampere) or newer: use another GPU, or device cpu"
         )
-    device: DeviceName = wanted if wanted != "auto" else "cuda" if has_cuda else "cpu"
-    if device == "cuda" and (capability := torch.cuda.get_device_capability()) < MIN_CAPABILITY:
-        raise ConfigError(
-            f"{torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}, and the kernels"
-            f" need {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} (Ampere) or newer: use another GPU, or device cpu"
-        )
-    return device
+    logger.info("device: %s, the first of %d that CUDA_VISIBLE_DEVICES leaves", name, torch.cuda.device_count())
+    return "cuda"
+
+
+def _reason() -> str:
+    """In brackets, why torch sees no CUDA device, as far as it can be told."""
+    if not torch.version.cuda:
+        return f" (torch {torch.__version__} is a build without CUDA)"
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return f" (CUDA_VISIBLE_DEVICES is {visible!r})"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        return f" ({error})"
+    return ""
 
 
 def _backend(wanted: AttentionBackendName, device: DeviceName) -> AttentionBackendName:

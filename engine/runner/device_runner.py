@@ -16,7 +16,7 @@ from engine.messages import LoadProgress, ModelInfo
 from engine.models.registry import load_model, read_config
 from engine.runner.accelerator import Accelerator, Compute
 from engine.runner.decode_graphs import DecodeGraphs, bucket_sizes
-from engine.runner.device_memory import DeviceMemory, device_budget
+from engine.runner.device_memory import DeviceMemory, check_share, device_budget
 from engine.runner.device_rows import DeviceRows
 from engine.runner.device_step import DeviceStep
 from engine.runner.device_warm_up import PROVISIONAL_BLOCKS, DeviceWarmUp
@@ -30,6 +30,7 @@ from engine.runner.memory import (
     choose_max_model_len,
     choose_num_blocks,
     cpu_budget,
+    is_measured,
 )
 from engine.runner.step_buffer import DeviceInputs, StepBuffer
 from engine.runner.step_layout import StepLayout, lay_out
@@ -64,6 +65,8 @@ class DeviceRunner:
         context = model_config.max_position_embeddings
         check_max_model_len(config, context)
         check_kernel_limits(config, model_config)
+        if memory is not None and is_measured(config):
+            check_share(memory, config.memory_utilization)
         expect_compilation()
         self._config = config
         self._progress = progress

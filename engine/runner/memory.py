@@ -44,6 +44,11 @@ def given_budget(config: EngineConfig) -> Budget | None:
     return Budget(config.kv_cache_memory, f"kv_cache_memory={config.kv_cache_memory}")
 
 
+def is_measured(config: EngineConfig) -> bool:
+    """Whether the configuration leaves the pool's size to what memory there is."""
+    return config.num_kv_blocks is None and config.kv_cache_memory is None
+
+
 def choose_num_blocks(config: EngineConfig, bytes_per_block: int, measure: Callable[[], Budget]) -> int:
     """Usable KV blocks (the dummy block comes on top).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.runner import choice
 from engine.runner.choice import resolve
 
 
@@ -29,6 +31,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Test GPU")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
@@ -68,6 +71,54 @@ def test_an_interpreter_left_in_the_environment_is_named(monkeypatch: pytest.Mon
 def test_a_gpu_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     with pytest.raises(ConfigError, match=r"Test GPU has compute capability 7\.5.*Ampere"):
+        resolved()
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_why_torch_sees_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build without CUDA, an empty list of devices, a driver that is too old."""
+
+    def fail() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old")
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(ConfigError, match=r"\(torch .* is a build without CUDA\)"):
+        resolved(device="cuda")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(ConfigError, match=r"\(The NVIDIA driver on your system is too old\)"):
+        resolved(device="cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigError, match=r"\(CUDA_VISIBLE_DEVICES is ''\)"):
+        resolved(device="cuda")
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("has_driver", [True, False])
+def test_a_gpu_that_torch_does_not_see_is_not_passed_over_in_silence(
+    has_driver: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(choice, "DRIVER_FILE", tmp_path if has_driver else tmp_path / "none")
+    with caplog.at_level(logging.WARNING):
+        assert resolved() == ("cpu", "torch")
+    assert ("device auto is the CPU, though NVIDIA's driver is here" in caplog.text) == has_driver
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_device_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        resolved()
+    assert "device: Test GPU, the first of 2 that CUDA_VISIBLE_DEVICES leaves" in caplog.text
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_that_cannot_be_used_is_said_with_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", fail)
+    with pytest.raises(ConfigError, match=r"nvidia-smi.*busy or unavailable"):
         resolved()
 
 

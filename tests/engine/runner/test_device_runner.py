@@ -16,7 +16,7 @@ from engine.core.plan import ScheduledSequence, StepPlan
 from engine.errors import ConfigError
 from engine.messages import LoadProgress, SequenceId
 from engine.runner.accelerator import Event, HostAccelerator
-from engine.runner.device_memory import DeviceMemory
+from engine.runner.device_memory import SPARE_BYTES, DeviceMemory
 from engine.runner.device_runner import DeviceRunner
 from tests.engine.runner.test_model_runner import make_request, make_runner, next_token, whole
 from tests.engine.runner.twins import use_twins
@@ -192,16 +192,19 @@ def test_a_launch_waits_for_nothing_that_may_still_run(model_dir: Path) -> None:
 
 
 class Memory:
-    """16 MiB of which half is free at the start, and what runs over it."""
+    """1 GiB of which 24 MiB are a context's; what runs on it allocates 3 MiB, and the driver takes 2."""
 
-    total = 16 * MIB
-    free_at_start = 8 * MIB
+    total = 1024 * MIB
+    free_at_start = 1000 * MIB
 
     def __init__(self) -> None:
         self.peaks = 0
 
     def free(self) -> int:
-        return 5 * MIB
+        return 995 * MIB
+
+    def taken(self) -> int:
+        return 3 * MIB
 
     def peak_of(self, run: Callable[[], None]) -> int:
         run()
@@ -213,10 +216,11 @@ def test_the_pool_is_measured_with_the_graphs_in_place(model_dir: Path) -> None:
     """3 layers, keys and values of 8 slots, 2 heads of 16 in float32: 6 KiB a block, 17 of them to measure."""
     seen: list[LoadProgress] = []
     memory = Memory()
-    runner = make_device_runner(model_dir, memory=memory, progress=seen.append, num_kv_blocks=None)
+    arguments: dict[str, Any] = {"num_kv_blocks": None, "memory_utilization": 0.125}
+    runner = make_device_runner(model_dir, memory=memory, progress=seen.append, **arguments)
     block = 6 << 10
-    held = 3 * MIB - 17 * block
-    assert runner.info.num_blocks == (8 * MIB - held - MIB - MIB // 20) // block - 1
+    held = (24 + 3 + 2) * MIB - 17 * block
+    assert runner.info.num_blocks == (128 * MIB - held - MIB - MIB // 20 - SPARE_BYTES) // block - 1
     assert memory.peaks == 1
     phases = list(dict.fromkeys(progress.phase for progress in seen))
     assert phases == [
@@ -234,8 +238,17 @@ def test_a_pool_of_given_size_is_not_measured(model_dir: Path) -> None:
     memory = Memory()
     assert make_device_runner(model_dir, memory=memory, num_kv_blocks=9, max_model_len=60).info.num_blocks == 9
     assert memory.peaks == 0
+    memory.free_at_start = 0
     sized = make_device_runner(model_dir, memory=memory, num_kv_blocks=None, kv_cache_memory=40 * (6 << 10))
     assert sized.info.num_blocks == 39
+
+
+def test_a_share_that_is_not_free_is_refused_before_the_model_is_read(model_dir: Path) -> None:
+    memory, seen = Memory(), list[LoadProgress]()
+    memory.free_at_start = 100 * MIB
+    with pytest.raises(ConfigError, match=r"held by other processes.*set memory_utilization to 0\.5"):
+        make_device_runner(model_dir, memory=memory, progress=seen.append, num_kv_blocks=None)
+    assert not seen
 
 
 @pytest.mark.parametrize(
