@@ -168,4 +168,4 @@ def _name_of(model_dir: Path) -> str:
     if model_dir == KSERVE_MODEL_MOUNT:
         return "model"
     path = model_dir.resolve()
-    return (path.stem if path.suffix == ".gguf" else path.name) or "model"
+    return (path.stem if path.suffix.lower() == ".gguf" else path.name) or "model"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelLoadError
+from engine.models.gguf_file import GgufFile
 from engine.tokenizer.chat_template import ChatTemplate
-from engine.tokenizer.gguf_metadata import read_gguf_metadata
 from engine.tokenizer.tokenizer import Tokenizer
 
 
@@ -43,7 +44,7 @@ class GGUFVocabulary:
     chat_template: str | None
 
     @classmethod
-    def from_metadata(cls, metadata: dict[str, Any], path: Path) -> GGUFVocabulary:
+    def from_metadata(cls, metadata: Mapping[str, Any], path: Path) -> GGUFVocabulary:
         """Raises `ModelLoadError` when the file holds no usable vocabulary."""
 
         def get(name: str, default: Any = None) -> Any:
@@ -84,7 +85,7 @@ def load_gguf(path: Path) -> Tokenizer:
     from engine.tokenizer.gguf_bpe import build_byte_level
     from engine.tokenizer.gguf_spm import build_sentencepiece
 
-    vocabulary = GGUFVocabulary.from_metadata(read_gguf_metadata(path), path)
+    vocabulary = GGUFVocabulary.from_metadata(GgufFile(path).metadata, path)
     if vocabulary.model == "gpt2":
         backend, add_bos = build_byte_level(vocabulary, path)
     elif vocabulary.model == "llama":

@@ -76,7 +76,7 @@ def build_byte_level(vocabulary: GGUFVocabulary, path: Path) -> tuple[Any, bool]
     if pre is None:
         raise ModelLoadError(
             f"{path}: pre-tokenizer {vocabulary.pre!r} is not supported (known: {', '.join(PRE_TOKENIZERS)}); "
-            "put the model's tokenizer.json beside the file"
+            "put the model's tokenizer.json beside the file and give their folder"
         )
     merges: list[tuple[str, str]] = []
     for merge in vocabulary.merges:

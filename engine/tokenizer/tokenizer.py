@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InvalidPromptError, ModelLoadError
+from engine.models.model_files import find_gguf, is_gguf
 from engine.tokenizer.chat_template import ChatTemplate
 from engine.tokenizer.token_bytes import TokenBytes
 
@@ -52,19 +53,15 @@ class Tokenizer:
         if not model_dir.exists():
             raise ModelLoadError(f"{model_dir} does not exist")
         if model_dir.is_file():
-            if model_dir.suffix != ".gguf":
+            if not is_gguf(model_dir):
                 raise ModelLoadError(f"{model_dir} is neither a folder nor a .gguf file")
             return cls._load_gguf(model_dir)
         if (model_dir / "tokenizer.json").is_file():
             from engine.tokenizer.hf_folder import load_folder
 
             return load_folder(model_dir)
-        gguf_files = sorted(model_dir.glob("*.gguf"))
-        if len(gguf_files) == 1:
-            return cls._load_gguf(gguf_files[0])
-        if gguf_files:
-            names = ", ".join(path.name for path in gguf_files)
-            raise ModelLoadError(f"{model_dir} holds several .gguf files ({names}); name one of them")
+        if (file := find_gguf(model_dir)) is not None:
+            return cls._load_gguf(file)
         if (model_dir / "tokenizer.model").is_file():
             raise ModelLoadError(
                 f"{model_dir} has a SentencePiece tokenizer.model but no tokenizer.json; convert it once with "

@@ -151,7 +151,13 @@ def test_a_boolean_that_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("/models/tiny", "tiny"), ("/models/SmolLM2-Q4.gguf", "SmolLM2-Q4"), ("/mnt/models", "model"), ("/", "model")],
+    [
+        ("/models/tiny", "tiny"),
+        ("/models/SmolLM2-Q4.gguf", "SmolLM2-Q4"),
+        ("/models/M.GGUF", "M"),
+        ("/mnt/models", "model"),
+        ("/", "model"),
+    ],
 )
 def test_the_name_follows_the_folder(path: str, name: str) -> None:
     assert parse_config(["--model_dir", path], {}).model_name == name
