@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -27,12 +28,23 @@ POLL_SECONDS = 0.02
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = STEP_SECONDS) -> T:
-    """The first true value of `condition()`; fails after `seconds`."""
+    """The first true value of `condition()`; fails where it is false once more after `seconds`."""
     end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+    while True:
+        # NOTE: read before the condition: a test that is not scheduled for long looks once more before it fails.
+        is_late = time.monotonic() >= end
+        if value := condition():
+            return value
+        assert not is_late, f"waited {seconds:g} s for {what}"
         time.sleep(POLL_SECONDS)
-    return value
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more; its parent need not have waited for it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 class Server:
@@ -123,7 +135,8 @@ class Server:
             self.process.kill()
             self.process.wait()
             for engine in engines:
-                if engine.is_running():
+                # NOTE: it ends by itself when the front is gone, perhaps at this very moment.
+                with contextlib.suppress(psutil.NoSuchProcess):
                     engine.kill()
         self._log.close()
 
@@ -136,8 +149,10 @@ class Server:
 
     @property
     def logs(self) -> str:
-        """Standard output and standard error so far."""
-        return Path(self._log.name).read_text(errors="replace")
+        """Standard output and standard error so far: whole lines, as the last one may be half written."""
+        has_ended = self.process is not None and self.process.poll() is not None
+        text = Path(self._log.name).read_text(errors="replace")
+        return text if has_ended else text[: text.rfind("\n") + 1]
 
     @property
     def grpc_address(self) -> str:
@@ -150,11 +165,13 @@ class Server:
 
         def find() -> int | None:
             for child in psutil.Process(self._process.pid).children():
-                if "engine.process" in " ".join(child.cmdline()):
-                    return child.pid
+                # NOTE: a process that is just being started or has just ended has no command line.
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if "engine.process" in " ".join(child.cmdline()):
+                        return child.pid
             return None
 
-        return until(find, "the engine process")
+        return until(find, "the engine process", START_SECONDS)
 
     def status(self, path: str) -> int:
         """The HTTP status of a GET; 0 where nobody answers."""
