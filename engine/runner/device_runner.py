@@ -95,6 +95,8 @@ class DeviceRunner:
             (max(self._graphs.sizes, default=0), loaded.config.vocab_size), dtype=torch.float32, device=device
         )
         """Where the graphs put their logits: float32 (most sequences of a graph, vocab)."""
+        self._graph_inputs: dict[int, DeviceInputs] = {}
+        """Where each graph reads its inputs."""
         self._rows: DeviceRows
         self._caches: tuple[KVCache, ...] = ()
         self._max_model_len = 0
@@ -182,7 +184,7 @@ class DeviceRunner:
         num_samples = len(layout.sample_rows)
         if not num_samples:
             return None
-        inputs = self._buffer.inputs(size, size)
+        inputs = self._graph_inputs[size]
         logits = self._logits[: layout.num_seqs]
         if not layout.samples_every_token:
             logits = logits.index_select(0, inputs.sample_indices[:num_samples])
@@ -206,12 +208,13 @@ class DeviceRunner:
         return self._model.forward(inputs.input_ids, inputs.positions, self._caches, metadata)
 
     def _sample(self, layout: StepLayout, inputs: DeviceInputs, logits: torch.Tensor) -> DeviceSamples:
-        row_indices = inputs.sample_row_indices[: len(layout.sample_rows)]
+        num_samples = len(layout.sample_rows)
+        row_indices, positions = inputs.sample_row_indices[:num_samples], inputs.sample_positions[:num_samples]
         items = [
             SampleItem(row.index, row.request, position)
             for row, position in zip(layout.sample_rows, layout.sample_positions, strict=True)
         ]
-        samples = self._sampler.sample(logits, items, row_indices)
+        samples = self._sampler.sample(logits, items, row_indices, positions)
         self._rows.note_sampled(layout.sample_rows, layout.sample_positions, row_indices, samples.token_ids)
         return samples
 
@@ -291,7 +294,7 @@ class DeviceRunner:
         """The work of a step of `size` decodes, from the step buffer to the logits."""
         # NOTE: recording runs the work, so valid inputs must lie there.
         self._buffer.send_idle(size)
-        inputs = self._buffer.inputs(size, size)
+        inputs = self._graph_inputs[size] = self._buffer.inputs(size, size)
         logits = self._logits[:size]
 
         def compute() -> None:

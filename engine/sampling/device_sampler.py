@@ -127,11 +127,13 @@ class DeviceSampler:
             self._count_all(index, request)
 
     @torch.inference_mode()
-    def sample(self, logits: torch.Tensor, items: Sequence[SampleItem], row_indices: torch.Tensor) -> DeviceSamples:
+    def sample(
+        self, logits: torch.Tensor, items: Sequence[SampleItem], row_indices: torch.Tensor, positions: torch.Tensor
+    ) -> DeviceSamples:
         """Starts the sampling of the next token of each row, and counts it for the row's penalties.
 
         logits: float32 (R, vocab), on the device; changed in place in rows with a bias, mask or penalty.
-        row_indices: int64 (R), dense, on the device: `index` of each item.
+        row_indices, positions: int64 (R), dense, on the device: `index` and `position` of each item.
         """
         assert logits.shape == (len(items), self.vocab_size), (logits.shape, len(items), self.vocab_size)
         if not items:
@@ -139,7 +141,6 @@ class DeviceSampler:
         if self._is_stale:
             self._parameters.copy_(upload(self._host_parameters, self._device))
             self._is_stale = False
-        positions = upload(np.array([item.position for item in items], dtype=np.int64), self._device)
         needs = int(np.bitwise_or.reduce(self._needs[[item.index for item in items]]))
         top: TopLogprobs | None = None
         if needs & _Needs.HOST:

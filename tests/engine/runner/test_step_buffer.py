@@ -36,6 +36,7 @@ def test_every_array_arrives_whatever_lay_there_before(seed: int) -> None:
         num_samples = len(layout.sample_rows)
         assert inputs.sample_indices[:num_samples].tolist() == layout.sample_indices.tolist()
         assert inputs.sample_row_indices[:num_samples].tolist() == [row.index for row in layout.sample_rows]
+        assert inputs.sample_positions[:num_samples].tolist() == list(layout.sample_positions)
 
 
 def test_padded_decodes_write_the_dummy_block() -> None:
@@ -50,6 +51,7 @@ def test_padded_decodes_write_the_dummy_block() -> None:
     assert inputs.query_starts.tolist() == list(range(9))
     assert inputs.seq_lens.tolist() == [9, 6, 3, *[PADDED_SEQ_LEN] * 5]
     assert inputs.sample_indices[:3].tolist() == [0, 1, 2]
+    assert inputs.sample_positions[:3].tolist() == [9, 6, 3]
 
 
 def test_a_full_bucket_needs_no_padding() -> None:

@@ -56,11 +56,15 @@ def _sampler(requests: Sequence[Request], indices: Sequence[int], max_num_seqs: 
     return sampler
 
 
+def _positions(items: Sequence[SampleItem]) -> torch.Tensor:
+    return torch.tensor([item.position for item in items])
+
+
 def _sample(
     sampler: DeviceSampler, logits: torch.Tensor, indices: Sequence[int], requests: Sequence[Request], ahead: int = 0
 ) -> SampledTokens:
     items = [SampleItem(i, r, r.num_tokens + ahead) for i, r in zip(indices, requests, strict=True)]
-    samples = sampler.sample(logits.clone(), items, torch.tensor(indices))
+    samples = sampler.sample(logits.clone(), items, torch.tensor(indices), _positions(items))
     result = samples.result()
     assert samples.token_ids.tolist() == result.token_ids
     return result
@@ -103,7 +107,7 @@ def test_a_token_in_flight_changes_nothing(shape: dict[str, Any]) -> None:
     pending = None
     for step in range(4):
         items = [SampleItem(i, r, r.num_tokens + (step > 0)) for i, r in zip(indices, ahead, strict=True)]
-        started = ahead_sampler.sample(_logits(4, step), items, place)
+        started = ahead_sampler.sample(_logits(4, step), items, place, _positions(items))
         if pending is not None:
             result = pending.result()
             assert result == expected[step - 1]
@@ -189,8 +193,8 @@ def test_sample_and_add_read_nothing_from_the_device(monkeypatch: pytest.MonkeyP
             sampler.add(index, request)
         logits = _logits(len(requests), 0)
         items = [SampleItem(i, r, r.num_tokens) for i, r in zip(indices, requests, strict=True)]
-        place = torch.tensor(indices)
-        samples = [sampler.sample(logits.clone(), items, place) for _ in range(2)]
+        place, positions = torch.tensor(indices), _positions(items)
+        samples = [sampler.sample(logits.clone(), items, place, positions) for _ in range(2)]
     assert len(samples[1].result().token_ids) == len(requests)
 
 
@@ -207,7 +211,7 @@ def test_parameters_go_up_once_and_rows_cost_nothing_unless_they_ask(monkeypatch
     monkeypatch.setattr(device_sampler, "upload", count)
     for _ in range(3):
         _sample(sampler, _logits(3, 0), [0, 1, 2], requests)
-    assert uploads == [(16, len(device_sampler.Column)), (3,), (3,), (3,)]
+    assert uploads == [(16, len(device_sampler.Column))]
 
 
 def test_a_row_forgets_the_sequence_before() -> None:
@@ -227,7 +231,7 @@ def test_a_row_forgets_the_sequence_before() -> None:
 def test_no_rows() -> None:
     sampler = DeviceSampler(VOCAB, EOS, 4, CPU)
     none = torch.empty(0, dtype=torch.int64)
-    assert sampler.sample(torch.empty(0, VOCAB), [], none).result() == SampledTokens([], [])
+    assert sampler.sample(torch.empty(0, VOCAB), [], none, none).result() == SampledTokens([], [])
 
 
 @pytest.mark.parametrize("slice_size", [2**23, 700], ids=["whole", "sliced"])
