@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from autoscaling.kserve_rules import CONTAINER
 from engine.log_format import JsonFormatter
 from predictor.logs import TextFormatter
-from tests.manifests.kustomize import build, one
+from tests.manifests.kustomize import MANIFESTS, build, one
+from tests.manifests.pods import SERVER_PODS, ServerPod, pods
+from tests.manifests.schemas import validate
 
 LOGGING = "manifests/kserve/overlays/logging"
 PLUGIN_KEYS = {
@@ -129,6 +135,36 @@ RECORD = logging.LogRecord(
     "predictor", logging.WARNING, "f.py", 1, "The drain timeout of %g s\nhas passed", (30,), None
 )
 RECORD.fields = {"request_id": "r1", "status": 200, "total_seconds": 0.5}
+
+
+@pytest.mark.parametrize(
+    "overlay", ["base", "overlays/gpu", "overlays/httproute", "overlays/knative", "overlays/plain"]
+)
+def test_the_component_makes_the_lines_json(tmp_path: Path, overlay: str) -> None:
+    kserve = os.path.relpath(MANIFESTS / "kserve", tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "resources": [f"{kserve}/{overlay}"],
+                "components": [f"{kserve}/components/json-logs"],
+            }
+        )
+    )
+    documents = build(tmp_path)
+    servers = [
+        ServerPod(overlay, document, spec, container)
+        for document, spec in pods(documents)
+        for container in spec["containers"]
+        if container["name"] == CONTAINER
+    ]
+    assert len(servers) == len([pod for pod in SERVER_PODS if pod.overlay == f"manifests/kserve/{overlay}"]) > 0
+    assert {pod.config.log_format for pod in servers} == {"json"}
+    for document in documents:
+        validate(document)
+
+
+def test_without_it_they_are_text() -> None:
+    assert {pod.config.log_format for pod in SERVER_PODS} == {"text"}
 
 
 def test_lines_of_the_text_format_are_taken_apart() -> None:
