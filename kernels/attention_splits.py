@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.sizes import next_power_of_2
 from kernels.tiles import Device, Tile
 from kernels.variant import KernelVariant
 
@@ -112,7 +113,7 @@ def reduce_splits(
         out.stride(1),
         NUM_HEADS=num_heads,
         HEAD_DIM=head_dim,
-        BLOCK_D=triton.next_power_of_2(head_dim),
+        BLOCK_D=next_power_of_2(head_dim),
         MAX_SPLITS=MAX_SPLITS,
         CHUNK=CHUNK,
         num_warps=4,
@@ -129,7 +130,7 @@ def _variant(dtype: str, head_dim: int) -> KernelVariant:
     constants = {
         "NUM_HEADS": 32,
         "HEAD_DIM": head_dim,
-        "BLOCK_D": triton.next_power_of_2(head_dim),
+        "BLOCK_D": next_power_of_2(head_dim),
         "MAX_SPLITS": MAX_SPLITS,
         "CHUNK": CHUNK,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import triton
+from kernels.sizes import next_power_of_2
 
 TILE = 1024
 """Elements of a program."""
@@ -10,8 +10,8 @@ TILE = 1024
 
 def head_tile(num_heads: int, num_lanes: int) -> dict[str, int]:
     """The constants HEADS and LANES, powers of two: heads a program, and places for the elements of each."""
-    lanes = int(triton.next_power_of_2(num_lanes))
-    return {"HEADS": min(int(triton.next_power_of_2(num_heads)), max(1, TILE // lanes)), "LANES": lanes}
+    lanes = next_power_of_2(num_lanes)
+    return {"HEADS": min(next_power_of_2(num_heads), max(1, TILE // lanes)), "LANES": lanes}
 
 
 def num_warps(tile: dict[str, int]) -> int:

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from kernels.arguments import check_dense_rows, check_dtype, check_shape
 from kernels.head_tile import head_tile, num_warps
+from kernels.sizes import cdiv
 from kernels.variant import KernelVariant
 
 
@@ -68,7 +69,7 @@ def kv_write(
     if not num_tokens:
         return
     constants = _constants(k_cache.shape[1], num_heads, head_dim)
-    _kv_write_kernel[(num_tokens, triton.cdiv(num_heads, constants["HEADS"]))](
+    _kv_write_kernel[(num_tokens, cdiv(num_heads, constants["HEADS"]))](
         k,
         v,
         k_cache,

@@ -7,11 +7,11 @@ from itertools import product
 from typing import Any
 
 import torch
-import triton
 
 from kernels.arguments import check_dense_rows, check_dtype, check_shape
 from kernels.attention_kernel import paged_attention_kernel
 from kernels.attention_splits import MAX_SPLITS, MIN_SEGMENT, choose_splits, reduce_splits
+from kernels.sizes import next_power_of_2
 from kernels.tiles import DECODE_ROWS, INTERPRETER, Tile, attention_tile, device_of, family_of
 from kernels.variant import CAPABILITIES, KernelVariant
 
@@ -157,9 +157,9 @@ def _constants(
         "NUM_KV_HEADS": num_kv_heads,
         "GROUP": group,
         "HEAD_DIM": head_dim,
-        "BLOCK_D": max(16, triton.next_power_of_2(head_dim)),
+        "BLOCK_D": max(16, next_power_of_2(head_dim)),
         "BLOCK_SIZE": block_size,
-        "BLOCK_M": max(tile.rows, triton.next_power_of_2(group)),
+        "BLOCK_M": max(tile.rows, next_power_of_2(group)),
         "BLOCK_N": tile.keys,
         "ONE_BLOCK": decode,
         "MIN_TILES": max(1, MIN_SEGMENT // tile.keys),

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from kernels.arguments import check_contiguous, check_dense_rows, check_dtype, check_shape
 from kernels.row_parameters import SEEN_IN_PROMPT, Column
+from kernels.sizes import cdiv
 from kernels.variant import KernelVariant
 
 BLOCK = 4096
@@ -85,7 +86,7 @@ def apply_penalties_(
     check_dense_rows(logits=logits)
     check_shape((len(counts), vocab_size), counts=counts)
     if num_rows:
-        _penalties_kernel[(triton.cdiv(vocab_size, BLOCK), num_rows)](
+        _penalties_kernel[(cdiv(vocab_size, BLOCK), num_rows)](
             logits,
             logits.stride(0),
             vocab_size,
@@ -111,7 +112,7 @@ def count_tokens_(
     check_dtype(torch.int64, token_ids=token_ids)
     check_contiguous(token_ids=token_ids)
     if num_rows:
-        _count_kernel[(triton.cdiv(num_rows, ROWS),)](
+        _count_kernel[(cdiv(num_rows, ROWS),)](
             counts, counts.stride(0), parameters, row_indices, token_ids, num_rows, ROWS=ROWS, num_warps=4
         )
 

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from kernels.arguments import check_contiguous, check_dense_rows, check_shape
 from kernels.head_tile import head_tile
+from kernels.sizes import cdiv, next_power_of_2
 from kernels.variant import KernelVariant
 
 MAX_BLOCK = 8192
@@ -139,7 +140,7 @@ def head_rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Te
     check_contiguous(weight=weight)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     constants = _head_constants(num_heads, head_dim)
-    grid = (num_tokens, triton.cdiv(num_heads, constants["HEADS"]))
+    grid = (num_tokens, cdiv(num_heads, constants["HEADS"]))
     if num_tokens:
         _head_rms_norm_kernel[grid](x, weight, out, x.stride(0), x.stride(1), num_heads, eps, **constants, num_warps=2)
     return out
@@ -155,7 +156,7 @@ def _launch(
     if not num_rows:
         return
     constants = _constants(num_columns)
-    _rms_norm_kernel[(triton.cdiv(num_rows, constants["ROWS"]),)](
+    _rms_norm_kernel[(cdiv(num_rows, constants["ROWS"]),)](
         x,
         update,
         weight,
@@ -172,7 +173,7 @@ def _launch(
 
 
 def _constants(num_columns: int) -> dict[str, int | bool]:
-    block = min(triton.next_power_of_2(num_columns), MAX_BLOCK)
+    block = min(next_power_of_2(num_columns), MAX_BLOCK)
     return {"ROWS": max(1, TILE // block), "BLOCK": block, "IS_WHOLE": num_columns <= block}
 
 

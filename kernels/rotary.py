@@ -15,6 +15,7 @@ import triton.language as tl
 from kernels.arguments import check_dense_rows, check_shape
 from kernels.head_tile import head_tile, num_warps
 from kernels.kv_write import check_destination
+from kernels.sizes import cdiv
 from kernels.variant import KernelVariant
 
 
@@ -128,7 +129,7 @@ def rotary_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     _check_angles(x, cos, sin)
     if num_tokens:
         constants = _constants(num_heads, head_dim)
-        _rotary_kernel[(num_tokens, triton.cdiv(num_heads, constants["HEADS"]))](
+        _rotary_kernel[(num_tokens, cdiv(num_heads, constants["HEADS"]))](
             x,
             cos,
             sin,
@@ -171,7 +172,7 @@ def rotary_kv_write(
     if not num_tokens:
         return
     constants = _constants(num_heads + num_kv_heads, head_dim)
-    _rotary_kv_write_kernel[(num_tokens, triton.cdiv(num_heads + num_kv_heads, constants["HEADS"]))](
+    _rotary_kv_write_kernel[(num_tokens, cdiv(num_heads + num_kv_heads, constants["HEADS"]))](
         qk,
         v,
         cos,

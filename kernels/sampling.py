@@ -35,6 +35,7 @@ from kernels.sampling_row import (
     load_seed,
     parameters_of,
 )
+from kernels.sizes import cdiv, next_power_of_2
 from kernels.variant import KernelVariant
 
 MIN_CHUNKS = 64
@@ -148,7 +149,7 @@ class SamplingWorkspace:
     """Scratch memory of `sample_tokens` for up to `max_rows` rows; about 34 KiB a row. Contents need no clearing."""
 
     def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
-        num_chunks = triton.cdiv(vocab_size, CHUNK.value)
+        num_chunks = cdiv(vocab_size, CHUNK.value)
 
         def make(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.empty((max_rows, *shape), dtype=dtype, device=device)
@@ -210,7 +211,7 @@ def sample_tokens(
     if not num_rows:
         return out
     w = SamplingWorkspace(num_rows, vocab_size, logits.device) if workspace is None else workspace
-    num_chunks = triton.cdiv(vocab_size, CHUNK.value)
+    num_chunks = cdiv(vocab_size, CHUNK.value)
     if num_rows > w.max_rows or num_chunks != w.num_chunks:
         raise ValueError(f"the workspace is not made for {num_rows} rows of {vocab_size} logits: make one of that size")
     grid = (num_chunks, num_rows)
@@ -234,7 +235,7 @@ def sample_tokens(
 
 
 def _padded_chunks(num_chunks: int) -> int:
-    return max(MIN_CHUNKS, int(triton.next_power_of_2(num_chunks)))
+    return max(MIN_CHUNKS, next_power_of_2(num_chunks))
 
 
 def variants(full: bool = False) -> Iterator[KernelVariant]:

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.arguments import check_dense_rows
+from kernels.sizes import cdiv
 from kernels.variant import KernelVariant
 
 BLOCK = 1024
@@ -41,7 +42,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     inner = width // 2
     out = torch.empty((num_rows, inner), dtype=gate_up.dtype, device=gate_up.device)
     if num_rows:
-        grid = (num_rows, triton.cdiv(inner, BLOCK))
+        grid = (num_rows, cdiv(inner, BLOCK))
         _silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), inner, BLOCK=BLOCK, num_warps=4)
     return out
 
