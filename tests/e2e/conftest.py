@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server
+from tests.e2e.server import Server, until
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +28,15 @@ def tiny_server(tiny_model: Path) -> Iterator[Server]:
         model_dir=tiny_model, dtype="float32", num_threads=1, num_kv_blocks=2048, served_model_aliases="org/tiny"
     ) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No request of a test on `tiny_server` runs into the next one, which may count."""
+    server: Server | None = request.getfixturevalue("tiny_server") if "tiny_server" in request.fixturenames else None
+    yield
+    if server is not None:
+        until(lambda: server.metric("requests_running") + server.metric("requests_waiting") == 0, "no request")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -37,6 +37,17 @@ def until(condition: Callable[[], T], what: str, seconds: float = STEP_SECONDS) 
             return value
         assert not is_late, f"waited {seconds:g} s for {what}"
         time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process neither runs nor ends meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it may have been killed
+            os.kill(pid, signal.SIGCONT)
 
 
 def has_ended(process: psutil.Process) -> bool:

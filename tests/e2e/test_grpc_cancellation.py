@@ -9,10 +9,13 @@ import grpc
 import pytest
 
 from predictor.oip.schema import SERVICE, ModelInferRequest, message_class
-from tests.e2e.server import Server, until
+from tests.e2e.server import Server, stopped, until
 
 WITHIN_SECONDS = 5.0
 """Five times the promise."""
+DEADLINE_SECONDS = 5.0
+"""Within it a request has to come to the engine."""
+METHODS = ["ModelInfer", "ModelStreamInfer", "ModelStreamInfer, token by token"]
 
 
 def endless(*, stream: bool) -> bytes:
@@ -31,28 +34,37 @@ def channel(tiny_server: Server) -> Iterator[grpc.Channel]:
         yield channel
 
 
-@pytest.mark.parametrize("how", ["cancel", "deadline"])
-@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "ModelStreamInfer, token by token"])
-def test_a_grpc_client_that_goes_away_aborts_its_request(
-    tiny_server: Server, channel: grpc.Channel, method: str, how: str
-) -> None:
-    aborted = tiny_server.metric("requests_total", finish_reason="abort")
-    timeout = 0.5 if how == "deadline" else None
-    call: Any
+def begin(channel: grpc.Channel, method: str, timeout: float | None = None) -> Any:
     if method == "ModelInfer":
-        call = channel.unary_unary(f"/{SERVICE}/ModelInfer").future(endless(stream=False), timeout=timeout)
-    else:
-        answer = message_class("ModelStreamInferResponse")
-        stream = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", response_deserializer=answer.FromString)
-        call = stream(iter([endless(stream="token" in method)]), timeout=timeout)
-        if "token" in method:
-            assert next(call).infer_response.id == "1"
-    until(lambda: tiny_server.metric("requests_running") == 1, "the request to run", WITHIN_SECONDS)
-    if how == "cancel":
-        call.cancel()
-    code = grpc.StatusCode.CANCELLED if how == "cancel" else grpc.StatusCode.DEADLINE_EXCEEDED
-    until(
-        lambda: tiny_server.metric("requests_total", finish_reason="abort") == aborted + 1, "the abort", WITHIN_SECONDS
-    )
+        return channel.unary_unary(f"/{SERVICE}/ModelInfer").future(endless(stream=False), timeout=timeout)
+    answer = message_class("ModelStreamInferResponse")
+    stream = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer", response_deserializer=answer.FromString)
+    return stream(iter([endless(stream="token" in method)]), timeout=timeout)
+
+
+def aborts(server: Server) -> float:
+    return server.metric("requests_total", finish_reason="abort")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_grpc_client_that_cancels_aborts_its_request(tiny_server: Server, channel: grpc.Channel, method: str) -> None:
+    aborted = aborts(tiny_server)
+    call = begin(channel, method)
+    if "token" in method:
+        assert next(call).infer_response.id == "1"
+    until(lambda: tiny_server.metric("requests_running") == 1, "the request to run")
+    call.cancel()
+    until(lambda: aborts(tiny_server) == aborted + 1, "the abort", WITHIN_SECONDS)
     until(lambda: tiny_server.metric("requests_running") == 0, "no request to run", WITHIN_SECONDS)
-    assert call.code() is code
+    assert call.code() is grpc.StatusCode.CANCELLED
+
+
+def test_a_grpc_clients_deadline_aborts_its_request(tiny_server: Server, channel: grpc.Channel) -> None:
+    aborted, engine_pid = aborts(tiny_server), tiny_server.engine_pid
+    grpc.channel_ready_future(channel).result(60)
+    calls = [begin(channel, method, DEADLINE_SECONDS) for method in METHODS]
+    until(lambda: tiny_server.metric("requests_running") == len(calls), "the requests to run", DEADLINE_SECONDS)
+    with stopped(engine_pid):  # no request can finish before its deadline
+        until(lambda: aborts(tiny_server) == aborted + 3, "the aborts", DEADLINE_SECONDS + WITHIN_SECONDS)
+    until(lambda: tiny_server.metric("requests_running") == 0, "no request to run", WITHIN_SECONDS)
+    assert [call.code() for call in calls] == [grpc.StatusCode.DEADLINE_EXCEEDED] * 3

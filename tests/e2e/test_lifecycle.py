@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.server import STEP_SECONDS, Server, has_ended, until
+from tests.e2e.server import STEP_SECONDS, Server, has_ended, stopped, until
 
 MakeServer = Callable[..., Server]
 ABORT_SECONDS = 5 * 1.0
@@ -101,17 +100,6 @@ def complete(server: Server, max_tokens: int = 2, **fields: Any) -> httpx.Respon
 def gauges(server: Server) -> dict[str, float]:
     names = ("requests_running", "requests_waiting", "waiting_prompt_tokens", "kv_cache_usage_ratio")
     return {name: server.metric(name) for name in names}
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process neither runs nor ends meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # it may have been killed
-            os.kill(pid, signal.SIGCONT)
 
 
 def test_the_listener_opens_first_and_says_that_it_loads(make_server: MakeServer) -> None:

@@ -14,7 +14,7 @@ DOCUMENTED = set(re.findall(r"^\| `(pagedserve_\w+)`", (REPOSITORY / "docs/metri
 
 def exported(server: Server) -> set[str]:
     names = set()
-    for family in text_string_to_metric_families(httpx.get(server.http_url + "/metrics").text):
+    for family in text_string_to_metric_families(httpx.get(server.http_url + "/metrics", timeout=60.0).text):
         if family.name.startswith("pagedserve_"):
             names.add(family.name + ("_total" if family.type == "counter" else ""))
     return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -16,7 +17,9 @@ from tests.e2e.server import REPOSITORY, Server, until
 
 CAPITAL = "The capital of France is"
 PARIS = " Paris"
-CLIENT_SECONDS = 240
+CLIENT_SECONDS = 300
+ABORT_SECONDS = 5 * 1.0
+"""Five times what is promised."""
 
 
 def run_client(module: str, *arguments: str) -> Any:
@@ -129,7 +132,7 @@ def infer_body(**parameters: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def tiny_url(tiny_server: Server) -> str:
-    name = httpx.get(tiny_server.http_url + "/v2/models").json()["models"][0]
+    name = httpx.get(tiny_server.http_url + "/v2/models", timeout=60).json()["models"][0]
     return f"{tiny_server.http_url}/v2/models/{name}"
 
 
@@ -151,7 +154,12 @@ def test_a_client_that_goes_away_aborts_its_request(tiny_server: Server, tiny_ur
         with httpx.stream("POST", f"{tiny_url}/{verb}", json=body, timeout=60) as response:
             assert next(response.iter_text()).startswith("data: ")
     else:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{tiny_url}/{verb}", json=body, timeout=httpx.Timeout(60, read=0.3))
-    until(lambda: tiny_server.metric("requests_total", finish_reason="abort") == aborted + 1, "the abort", 1.0)
-    until(lambda: tiny_server.metric("requests_running") == 0, "no request to run", 1.0)
+        url, data = httpx.URL(f"{tiny_url}/{verb}"), json.dumps(body)
+        with socket.create_connection((url.host, url.port or 0)) as connection:
+            head = f"POST {url.path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n{data}".encode())
+            until(lambda: tiny_server.metric("requests_running") == 1, "the request to run")
+    until(
+        lambda: tiny_server.metric("requests_total", finish_reason="abort") == aborted + 1, "the abort", ABORT_SECONDS
+    )
+    until(lambda: tiny_server.metric("requests_running") == 0, "no request to run", ABORT_SECONDS)

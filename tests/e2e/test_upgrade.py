@@ -6,12 +6,12 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server
+from tests.e2e.server import STEP_SECONDS, Server, until
+from tests.sockets import is_read
 
 INFER = "/v2/models/tiny/infer"
 BODY = json.dumps(
@@ -33,11 +33,11 @@ def post(body: bytes, headers: str = "") -> bytes:
 def exchange(server: Server, *packets: bytes, end: bytes = LIVE_AND_CLOSE) -> list[tuple[int, bytes]]:
     """Status and body of every answer to packets sent one by one, and to a last request that ends the connection."""
     host, port = server.http_url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=STEP_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for packet in packets:
             connection.sendall(packet)
-            time.sleep(0.2)  # so that each arrives by itself
+            until(lambda: is_read(connection), "the server to read it, each packet by itself")
         if end:
             connection.sendall(end)
         received = b""
@@ -122,8 +122,8 @@ def test_other_requests_stay_as_they_were(tiny_server: Server) -> None:
 def test_curl_with_http2_gets_its_answer(tiny_server: Server, tmp_path: Path) -> None:
     body, url = tmp_path / "body.json", tiny_server.http_url + INFER
     body.write_bytes(BODY)
-    command = ["curl", "-sS", "--http2", "--max-time", "30", "-w", "\n%{http_code}", "-d", f"@{body}", url]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = ["curl", "-sS", "--http2", "--max-time", "60", "-w", "\n%{http_code}", "-d", f"@{body}", url]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     answer, status = result.stdout.rsplit("\n", 1)
     assert status == "200", answer
