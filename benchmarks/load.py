@@ -75,7 +75,7 @@ async def one_request(client: httpx.AsyncClient, body: dict[str, object], seen: 
 
 async def reader(client: httpx.AsyncClient, arguments: argparse.Namespace, number: int, end: float, seen: Seen) -> None:
     words = random.Random(number)
-    while time.perf_counter() < end:
+    while True:
         prompt = " ".join(words.choices(WORDS, k=arguments.prompt_words))
         await one_request(
             client,
@@ -88,14 +88,17 @@ async def reader(client: httpx.AsyncClient, arguments: argparse.Namespace, numbe
             },
             seen,
         )
+        if time.perf_counter() >= end:
+            return
 
 
 async def run(arguments: argparse.Namespace) -> tuple[Seen, float]:
     headers = {"authorization": f"Bearer {arguments.api_key}"} if arguments.api_key else {}
     limits = httpx.Limits(max_connections=arguments.streams)
     seen = Seen()
-    started = time.perf_counter()
     async with httpx.AsyncClient(base_url=arguments.url, headers=headers, timeout=600.0, limits=limits) as client:
+        # NOTE: not before, as making a client (its certificates) takes a while.
+        started = time.perf_counter()
         end = started + arguments.seconds
         await asyncio.gather(*(reader(client, arguments, i, end, seen) for i in range(arguments.streams)))
     return seen, time.perf_counter() - started

@@ -30,6 +30,8 @@ from tests.tiny_models import make_checkpoint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
+ENDLESS = SamplingParams(max_tokens=4000, temperature=0, ignore_eos=True)
+"""For requests that must still run when the test has looked at them: seconds."""
 LIMIT = 25.0
 """Five times the design's deadline of 5 s for noticing a dead engine."""
 
@@ -76,20 +78,23 @@ class Recorder:
 async def until(condition: Callable[[], object], limit: float = LIMIT) -> None:
     """Waits for a condition that another task or process brings about."""
     end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
+    while True:
+        is_late = time.monotonic() >= end
+        if condition():
+            return
+        assert not is_late, "the condition did not come true in time"
         await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint("llama", tmp_path_factory.mktemp("client") / "tiny", max_position_embeddings=512)
+    return make_checkpoint("llama", tmp_path_factory.mktemp("client") / "tiny", max_position_embeddings=4096)
 
 
 @asynccontextmanager
 async def started_engine(checkpoint: Path) -> AsyncIterator[tuple[AsyncEngine, Recorder]]:
     recorder = Recorder()
-    config = EngineConfig(model_dir=checkpoint, num_kv_blocks=128, num_threads=1, dtype="float32")
+    config = EngineConfig(model_dir=checkpoint, num_kv_blocks=1536, num_threads=1, dtype="float32")
     engine = AsyncEngine(config, recorder)
     engine.start()
     try:
@@ -135,7 +140,7 @@ async def test_M1_gauges_fall_to_zero_after_aborts_with_no_further_step(
 ) -> None:
     engine, recorder = running
     records = len(recorder.records)
-    streams = [engine.submit(engine.prepare([5, 6, 7 + i], LONG)) for i in range(5)]
+    streams = [engine.submit(engine.prepare([5, 6, 7 + i], ENDLESS)) for i in range(5)]
     await asyncio.gather(*(anext(stream) for stream in streams))
     assert recorder.load == (5, 0, 0)
     for stream in streams:
@@ -185,7 +190,7 @@ async def test_a_deadline_aborts(running: tuple[AsyncEngine, Recorder]) -> None:
 
 async def test_abort_all_raises_in_every_stream(running: tuple[AsyncEngine, Recorder]) -> None:
     engine, _ = running
-    streams = [engine.submit(engine.prepare([1, 2, i], LONG)) for i in range(3)]
+    streams = [engine.submit(engine.prepare([1, 2, i], ENDLESS)) for i in range(3)]
     engine.abort_all(RequestAbortedError("draining"))
     for stream in streams:
         with pytest.raises(RequestAbortedError, match="draining"):
@@ -213,7 +218,7 @@ async def test_M5_a_stopped_process_with_work_is_not_live_and_an_idle_one_is(
 async def test_M4_a_killed_process_ends_every_stream_and_says_so(checkpoint: Path) -> None:
     async with started_engine(checkpoint) as (engine, recorder):
         await engine.wait_ready()
-        streams = [engine.submit(engine.prepare([1, 2, i], LONG)) for i in range(3)]
+        streams = [engine.submit(engine.prepare([1, 2, i], ENDLESS)) for i in range(3)]
         await anext(streams[0])
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
@@ -243,11 +248,16 @@ async def test_a_reader_too_far_behind_is_an_abort_and_frees_the_engine(running:
         stream = engine.submit(engine.prepare("hello world", LONG))
     finally:
         engine.max_stream_buffer = usual
-    await anext(stream)
-    await asyncio.wait_for(engine.wait_idle(), LIMIT)
-    assert [record.finish_reason for record in recorder.records[before:]] == ["abort"]
-    with pytest.raises(SlowReaderError):
+
+    async def read() -> None:
+        # NOTE: more tokens than may wait can have come before even the first one is read.
         await anext(stream)
+        await asyncio.wait_for(engine.wait_idle(), LIMIT)
+        await anext(stream)
+
+    with pytest.raises(SlowReaderError):
+        await read()
+    assert [record.finish_reason for record in recorder.records[before:]] == ["abort"]
     await until(lambda: recorder.steps[-1].stats.num_running == 0)
     output = await engine.submit(engine.prepare("hello world", LONG)).collect()
     assert len(output.outputs[0].token_ids) == 400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,9 +28,22 @@ def values(pid: int | None) -> dict[str, float]:
     return found
 
 
-def test_agrees_with_psutil() -> None:
-    process = psutil.Process()
-    found = values(os.getpid())
+@pytest.fixture
+def resting() -> Iterator[int]:
+    """Process id of a Python that waits for its input to end."""
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield child.pid
+        child.kill()
+
+
+def test_agrees_with_psutil(resting: int) -> None:
+    process = psutil.Process(resting)
+    found = values(resting)
     memory, cpu = process.memory_info(), process.cpu_times()
     assert found.keys() == {
         "cpu_seconds_total",
@@ -39,10 +53,10 @@ def test_agrees_with_psutil() -> None:
         "resident_memory_bytes",
         "open_fds",
     }
-    assert found["resident_memory_bytes"] == pytest.approx(memory.rss, rel=0.1)
-    assert found["virtual_memory_bytes"] == pytest.approx(memory.vms, rel=0.1)
+    assert found["resident_memory_bytes"] == pytest.approx(memory.rss, rel=0.01)
+    assert found["virtual_memory_bytes"] == memory.vms
     assert found["threads"] == process.num_threads()
-    assert found["open_fds"] == pytest.approx(process.num_fds(), abs=2)
+    assert found["open_fds"] == process.num_fds()
     assert found["cpu_seconds_total"] == pytest.approx(cpu.user + cpu.system, abs=1)
     assert found["start_time_seconds"] == pytest.approx(process.create_time(), abs=1)
 

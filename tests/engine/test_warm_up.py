@@ -57,7 +57,7 @@ def test_the_subcommand(model_dir: Path) -> None:
         "sys.exit(code)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300
     )
     assert result.returncode == 0, result.stderr
     assert "pagedserve warmup: done in" in result.stdout

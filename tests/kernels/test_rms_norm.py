@@ -56,9 +56,10 @@ def test_the_sum_stays_rounded_in_the_residual(
 
 
 def test_rows_may_be_views() -> None:
-    wide = torch.randn(7, 300, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(7, 300, generator=generator)
     before = wide.clone()
-    residual, update, weight = wide[:, 10:110], wide[:, 150:250], torch.rand(100)
+    residual, update, weight = wide[:, 10:110], wide[:, 150:250], torch.rand(100, generator=generator)
     expected = reference.add_rms_norm_(before[:, 10:110], before[:, 150:250], weight, EPS)
     close(kernels.add_rms_norm_(residual, update, weight, EPS), expected)
     assert torch.equal(wide, before)  # the columns outside the view are as they were

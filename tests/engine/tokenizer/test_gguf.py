@@ -301,6 +301,7 @@ class TestDemonstrationModel:
 
     def test_building_it_is_quick(self) -> None:
         path = demonstration_model()
-        start = time.perf_counter()
+        Tokenizer.load(path)  # imports transformers
+        start = time.process_time()  # whatever else the machine does meanwhile
         Tokenizer.load(path)
-        assert time.perf_counter() - start < 2.0  # 0.15 s here once transformers is imported
+        assert time.process_time() - start < 2.0  # 0.15 s here
