@@ -60,7 +60,12 @@ def _device(wanted: DeviceName) -> DeviceName:
             f"{name} has compute capability {capability[0]}.{capability[1]}, and the kernels need"
             f" {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} (Ampere) or newer: use another GPU, or device cpu"
         )
-    logger.info("device: %s, the first of %d that CUDA_VISIBLE_DEVICES leaves", name, torch.cuda.device_count())
+    logger.info(
+        "device: %s, cuda:%d of %d (CUDA_VISIBLE_DEVICES chooses)",
+        name,
+        torch.cuda.current_device(),
+        torch.cuda.device_count(),
+    )
     return "cuda"
 
 

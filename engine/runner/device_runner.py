@@ -151,6 +151,17 @@ class DeviceRunner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> DeviceStep:
         """As `Runner.launch`. Nothing here waits for the device, but for copies four launches back."""
+        try:
+            return self._launch(plan)
+        except torch.OutOfMemoryError as error:
+            error.add_note(
+                "A step needs more memory than the GPU has left. The largest step's was kept free at the start, so another"
+                " process has probably taken it since (nvidia-smi lists them): keep it off this GPU, or set"
+                " memory_utilization, max_num_batched_tokens or max_num_seqs lower"
+            )
+            raise
+
+    def _launch(self, plan: StepPlan) -> DeviceStep:
         rows = self._rows
         rows.remove(plan.removed)
         done = self._accelerator.event()
@@ -284,11 +295,15 @@ class DeviceRunner:
         if not sizes:
             return
         self._progress(LoadProgress(phase, 0, len(sizes)))
-        self._graphs.record(
-            self._accelerator.recorder(),
-            self._decode_step,
-            lambda done: self._progress(LoadProgress(phase, done, len(sizes))),
-        )
+        try:
+            self._graphs.record(
+                self._accelerator.recorder(),
+                self._decode_step,
+                lambda done: self._progress(LoadProgress(phase, done, len(sizes))),
+            )
+        except RuntimeError as error:
+            error.add_note("This came while decode graphs were recorded: cuda_graphs=false serves without them")
+            raise
 
     def _decode_step(self, size: int) -> Compute:
         """The work of a step of `size` decodes, from the step buffer to the logits."""

@@ -32,6 +32,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Test GPU")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
@@ -109,7 +110,7 @@ def test_a_gpu_that_torch_does_not_see_is_not_passed_over_in_silence(
 def test_the_device_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         resolved()
-    assert "device: Test GPU, the first of 2 that CUDA_VISIBLE_DEVICES leaves" in caplog.text
+    assert "device: Test GPU, cuda:0 of 2" in caplog.text
 
 
 @pytest.mark.usefixtures("gpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from engine.config import EngineConfig
 from engine.core.plan import ScheduledSequence, StepPlan
 from engine.errors import ConfigError
 from engine.messages import LoadProgress, SequenceId
-from engine.runner.accelerator import Event, HostAccelerator
+from engine.runner.accelerator import Event, GraphRecorder, HostAccelerator
 from engine.runner.device_memory import SPARE_BYTES, DeviceMemory
 from engine.runner.device_runner import DeviceRunner
 from tests.engine.runner.test_model_runner import make_request, make_runner, next_token, whole
@@ -257,6 +258,34 @@ def test_a_share_that_is_not_free_is_refused_before_the_model_is_read(model_dir:
 def test_smallest_bounds(model_dir: Path, arguments: dict[str, Any]) -> None:
     runner = make_device_runner(model_dir, **arguments)
     assert len(runner.execute(StepPlan((whole(make_request("a", [5], [1])),), ())).token_ids[0]) == 1
+
+
+def test_a_step_without_memory_says_what_to_do(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the engine, whose report has the note: `engine.process` sends the formatted exception."""
+    runner = make_device_runner(model_dir)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(runner._model, "forward", fail)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        runner.launch(StepPlan((whole(make_request("a", [5, 6, 7], [1])),), ()))
+    report = "".join(traceback.format_exception(raised.value, limit=-3))
+    assert "Tried to allocate 2.00 GiB" in report
+    assert "set memory_utilization, max_num_batched_tokens or max_num_seqs lower" in report
+
+
+def test_graphs_that_cannot_be_recorded_can_be_done_without(model_dir: Path) -> None:
+    class NoGraphs(HostAccelerator):
+        def recorder(self) -> GraphRecorder:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted") as raised:
+        make_device_runner(model_dir, NoGraphs())
+    assert raised.value.__notes__ == [
+        "This came while decode graphs were recorded: cuda_graphs=false serves without them"
+    ]
+    make_device_runner(model_dir, NoGraphs(), cuda_graphs=False)
 
 
 def test_the_warm_up_leaves_no_row_behind(model_dir: Path) -> None:
