@@ -155,8 +155,8 @@ class DeviceRunner:
             return self._launch(plan)
         except torch.OutOfMemoryError as error:
             error.add_note(
-                "A step needs more memory than the GPU has left. The largest step's was kept free at the start, so another"
-                " process has probably taken it since (nvidia-smi lists them): keep it off this GPU, or set"
+                "A step needs more memory than the GPU has left. The largest step's was kept free at the start, so"
+                " another process has probably taken it since (nvidia-smi lists them): keep it off this GPU, or set"
                 " memory_utilization, max_num_batched_tokens or max_num_seqs lower"
             )
             raise
