@@ -17,10 +17,15 @@ import zmq.asyncio
 from engine.codec import engine_codec, front_codec
 from engine.config import EngineConfig
 from engine.log_format import LOG_FORMAT_VARIABLE
-from engine.messages import EngineMessage, FrontMessage, Shutdown
+from engine.messages import EngineFailed, EngineMessage, FrontMessage, Shutdown
 
 STOP_SECONDS = 5.0
 LAST_WORDS_SECONDS = 0.2
+"""What a process that has ended without a reason still gets for messages that are on their way."""
+LAST_LINES_SECONDS = 2.0
+"""Its lines end with it, unless a process that it started holds the pipe."""
+FAILED = 1
+"""Exit code of a process that has said `EngineFailed` before."""
 MAX_LINE_BYTES = 65536
 
 Frames = tuple[bytes, bytes]
@@ -83,13 +88,19 @@ class EngineLink:
                 tasks.append(asyncio.create_task(read_lines(self._process.stderr, self._on_log_line)))
             await asyncio.wait((exited, receiver), return_when=asyncio.FIRST_COMPLETED)
             if not receiver.done():
-                # NOTE: the process may have said why before it ended; its last words are still in the socket.
-                await asyncio.wait({receiver}, timeout=LAST_WORDS_SECONDS)
-            if self._on_log_line is not None:
-                await asyncio.wait({tasks[-1]}, timeout=LAST_WORDS_SECONDS)
+                # NOTE: its last words may still be in the socket, and this process may be slow to be scheduled: where
+                # it has said why it ended, that is waited for.
+                seconds = STOP_SECONDS if exited.result() == FAILED else LAST_WORDS_SECONDS
+                await asyncio.wait({receiver}, timeout=seconds)
             if receiver.done():
                 receiver.result()
-            return exited.result()
+            await asyncio.wait({exited}, timeout=STOP_SECONDS)
+            if not exited.done():
+                self._process.kill()
+            code = await exited
+            if self._on_log_line is not None:
+                await asyncio.wait({tasks[-1]}, timeout=LAST_LINES_SECONDS)
+            return code
         finally:
             if self._process is not None and self._process.returncode is None:
                 self._process.kill()
@@ -129,8 +140,11 @@ class EngineLink:
             self._socket.send_multipart(frames)
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
-        while True:
-            self._on_message(self._incoming.decode(await socket.recv_multipart()))
+        """Returns after the process's last message, where that is the reason of its failure."""
+        message: EngineMessage | None = None
+        while not isinstance(message, EngineFailed):
+            message = self._incoming.decode(await socket.recv_multipart())
+            self._on_message(message)
 
 
 async def read_lines(stream: asyncio.StreamReader, on_line: Callable[[str], None]) -> None:

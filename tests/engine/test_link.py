@@ -1,12 +1,23 @@
-"""The lines of the engine process."""
+"""The lines of the engine process, and its last words."""
 
 from __future__ import annotations
 
 import asyncio
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from engine.link import MAX_LINE_BYTES, read_lines
+from engine import link as module
+from engine.config import EngineConfig
+from engine.link import MAX_LINE_BYTES, EngineLink, read_lines
+from engine.messages import EngineFailed, EngineMessage
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -38,3 +49,71 @@ async def test_a_line_without_end_comes_in_pieces() -> None:
     assert "".join(read) == "x" * (5 * MAX_LINE_BYTES) + "end"
     assert max(map(len, read)) <= 2 * MAX_LINE_BYTES
     assert read[-1] == "end"
+
+
+@pytest.fixture
+def engine_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """engine_runs(program): what the engine process is."""
+
+    def set_program(program: str) -> None:
+        command = shlex.join([sys.executable, "-c", program])
+        (tmp_path / "engine").write_text(
+            f'#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(REPOSITORY))}\nexec {command} "$@"\n'
+        )
+        (tmp_path / "engine").chmod(0o700)
+        monkeypatch.setattr(module, "sys", SimpleNamespace(executable=str(tmp_path / "engine")))
+
+    return set_program
+
+
+FAILS = """
+import sys
+from engine.messages import EngineFailed
+from engine.process import ZmqChannel
+channel = ZmqChannel(sys.argv[3])
+channel.send(EngineFailed("no such model"))
+channel.close()
+sys.exit(1)
+"""
+
+
+async def test_a_reason_that_is_read_late_is_not_lost(
+    engine_runs: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The front is so busy that it reads the message when the process has long ended."""
+    engine_runs(FAILS)
+    messages: list[EngineMessage] = []
+    link = EngineLink(EngineConfig(model_dir=Path("nowhere")), messages.append)
+    listen = module._listen
+
+    def listen_late(*arguments: Any) -> Any:
+        socket = listen(*arguments)
+        receive = socket.recv_multipart
+
+        async def receive_late() -> Any:
+            frames = await receive()
+            assert link._process is not None
+            await link._process.wait()
+            await asyncio.sleep(0.05)
+            return frames
+
+        socket.recv_multipart = receive_late
+        return socket
+
+    monkeypatch.setattr(module, "_listen", listen_late)
+    monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.0)
+    assert await link.run() == 1
+    assert messages == [EngineFailed("no such model")]
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+async def test_the_last_lines_are_read(
+    engine_runs: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    engine_runs(f"import sys\nfor number in range(2000): print(number, file=sys.stderr)\nsys.exit({code})")
+    monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.0)
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.0)
+    lines: list[str] = []
+    link = EngineLink(EngineConfig(model_dir=Path("nowhere")), lambda _message: None, lines.append)
+    assert await link.run() == code
+    assert lines == [str(number) for number in range(2000)]
