@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 
 from tests.e2e.server import until
 from tests.missing import missing
+from tests.sockets import reserved_port
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def tool(name: str) -> str:
 
 def promtool(*words: str, cwd: Path | None = None) -> str:
     """The output of promtool; fails with it where promtool does."""
-    done = subprocess.run([tool("promtool"), *words], cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([tool("promtool"), *words], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"promtool {' '.join(words)}:\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -53,14 +53,21 @@ class Prometheus:
         self._config = folder / "prometheus.yml"
         self._config.write_text(yaml.safe_dump(config, sort_keys=False))
         self._process: subprocess.Popen[bytes] | None = None
-        self._client = httpx.Client(timeout=30.0)
+        self._client = httpx.Client(timeout=60.0)
 
     def __enter__(self) -> Self:
         promtool("check", "config", str(self._config))
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-        self._client.base_url = f"http://127.0.0.1:{port}"
+        with reserved_port() as port:
+            self._client.base_url = f"http://127.0.0.1:{port}"
+            self._launch(port)
+            try:
+                until(self._is_ready, "Prometheus to be ready")
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def _launch(self, port: int) -> None:
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
@@ -76,14 +83,12 @@ class Prometheus:
                 # NOTE: two cores are shared with the predictors that it scrapes.
                 env={**os.environ, "GOMAXPROCS": "1"},
             )
-        until(self._is_ready, "Prometheus to be ready")
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

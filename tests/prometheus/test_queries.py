@@ -9,7 +9,7 @@ import pytest
 from tests.prometheus.expressions import NAMESPACE, SERVICE, Expression, collect
 from tests.prometheus.promql import durations, shorten
 from tests.prometheus.server import Sample
-from tests.prometheus.world import FACTOR, PODS, World
+from tests.prometheus.world import FACTOR, PODS, RECORD, World
 
 Faults = list[str]
 
@@ -62,7 +62,8 @@ def test_a_pod_that_died_unnoticed_gives_each_query_one_finite_sample(world: Wor
 
 def test_right_after_the_first_scrape_each_query_has_one_finite_sample(world: World) -> None:
     # NOTE: a rule over others has its sample one evaluation later than they have.
-    assert not broken_promises(world, [world.start + 1], 2)
+    (num_pods,) = world.prometheus.query(RECORD, world.next)
+    assert not broken_promises(world, [world.next], int(num_pods.value))
 
 
 def test_without_pods_the_queries_say_what_their_overlay_decided(world: World) -> None:

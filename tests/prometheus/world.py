@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,10 @@ PODS = ("llm-predictor-7d9c5b8f6d-2xk4q", "llm-v2-predictor-6b5f9d7c8-w8rtz")
 """Named as Deployments name theirs: one of the stable version, one of a canary."""
 WATCH_SECONDS = 6
 """How long each state is watched: six scrapes, longer than the longest range of a scaler's query (4 s)."""
+SCRAPE_SECONDS = 1.5
+"""By then a scrape that began has ended: its time is that of its begin, and it is given up after a second."""
+HEALTH_SECONDS = 300.0
+"""Generous: a machine that is busy for long has such seconds seldom."""
 RECORD = f'inferenceservice:pagedserve_replicas:count{{namespace="{NAMESPACE}",inferenceservice="{SERVICE}"}}'
 
 
@@ -38,12 +42,17 @@ RECORD = f'inferenceservice:pagedserve_replicas:count{{namespace="{NAMESPACE}",i
 class World:
     """Moments in Unix seconds, and what was fetched then.
 
-    start: the first rule evaluation that saw a pod. two, one, none: the seconds watched with as many pods. lost: one
-    pod is dead and service discovery still lists it. metrics, targets, rules: with two pods. lost_alerts: at `lost`.
+    start: the first rule evaluation that saw a pod. next: the one after it. two, one, none: the seconds watched with as
+    many pods. lost: one pod is dead and service discovery still lists it. metrics, targets, rules: with two pods.
+    lost_alerts: at `lost`.
+
+    NOTE: a scrape that takes more than a second has failed, which a machine that is busy elsewhere makes happen. The
+    seconds of two, one and none, and `lost`, are chosen among those in which no scrape of what runs was missed.
     """
 
     prometheus: Prometheus
     start: float
+    next: float
     two: list[float]
     lost: float
     one: list[float]
@@ -180,40 +189,64 @@ def _load(servers: list[PodServer]) -> Iterator[None]:
 
 
 def _run(prometheus: Prometheus, servers: dict[str, PodServer], discovered: Path, exporter: Exporter) -> World:
-    def watch() -> list[float]:
+    def is_whole(pods: Sequence[str], end: float, seconds: int) -> bool:
+        """Whether these pods and the exporters were scraped every second until `end`, and in time."""
+        up = f'up{{pod=~"{"|".join(["", *pods])}"}}[{seconds}s]'  # NOTE: exporters have no pod
+        whole = prometheus.query(f"min_over_time({up}) == 1 and count_over_time({up}) >= {seconds - 1}", end)
+        return len(whole) == len(pods) + 1
+
+    def watch(*pods: str) -> list[float]:
         begin = time.time()
-        until(lambda: time.time() >= begin + WATCH_SECONDS, "the seconds to pass", 5 * WATCH_SECONDS)
-        return [begin + second for second in range(WATCH_SECONDS)]
+
+        def seconds() -> list[float]:
+            end = time.time() - SCRAPE_SECONDS
+            if end < begin + WATCH_SECONDS or not is_whole(pods, end, WATCH_SECONDS):
+                return []
+            return [end - WATCH_SECONDS + second for second in range(1, WATCH_SECONDS + 1)]
+
+        return until(seconds, f"{WATCH_SECONDS} seconds without a missed scrape", HEALTH_SECONDS)
+
+    def losing() -> tuple[float, dict[str, Any]] | None:
+        """A moment at which the dead pod alone is missed, and the alerts then."""
+        at, alerts = time.time(), prometheus.get("alerts")
+        names = {(alert["labels"]["alertname"], alert["labels"].get("pod")) for alert in alerts["alerts"]}
+        if ("PagedServeScrapeFailed", PODS[1]) not in names:
+            return None
+        until(lambda: time.time() >= at + SCRAPE_SECONDS, "the scrapes of that moment to end")
+        return (at, alerts) if is_whole(PODS[:1], at, 3) else None
+
+    def all_up() -> dict[str, Any] | None:
+        found = prometheus.targets()
+        return found if all(target["health"] == "up" for target in found["activeTargets"]) else None
 
     def replicas(number: int) -> bool:
         return [sample.value for sample in prometheus.query(RECORD)] == ([number] if number else [])
 
     with _load(list(servers.values())):
         until(lambda: replicas(2), "both pods to be seen")
-        start = prometheus.times(RECORD)[0]
+        start, after, *_ = until(lambda: times if (times := prometheus.times(RECORD))[1:] else None, "two evaluations")
         until(lambda: prometheus.query('{__name__=~"inferenceservice:.*3d"}'), "the rules that run seldom")
         # NOTE: kube-state-metrics knows a new pod before its first scrape.
         until(lambda: not prometheus.query("ALERTS"), "no alert to be pending any more")
-        two = watch()
-        metrics = httpx.get(servers[PODS[0]].http_url + "/metrics").text
-        targets = prometheus.targets()
+        two = watch(*PODS)
+        metrics = httpx.get(servers[PODS[0]].http_url + "/metrics", timeout=60.0).text
+        targets = until(all_up, "every target to be up")
         rules = prometheus.get("rules")
     gone = servers.pop(PODS[1])
     gone.close()
     until(lambda: prometheus.query(f'up{{pod="{PODS[1]}"}} == 0'), "the scrape of the dead pod to fail")
-    until(lambda: prometheus.query(f'ALERTS{{alertname="PagedServeScrapeFailed",pod="{PODS[1]}"}}'), "the alert")
-    lost, lost_alerts = time.time(), prometheus.get("alerts")
+    lost, lost_alerts = until(losing, "the alert", HEALTH_SECONDS)
     discover(discovered, servers)
     # NOTE: its Deployment is scaled in; its pod stays listed for a while.
     exporter.page = healthy_page(PODS, Scaler(replicas=1))
     with _load(list(servers.values())):
         until(lambda: not prometheus.query(f'up{{pod="{PODS[1]}"}}'), "the dead pod to be forgotten")
         until(lambda: replicas(1), "one pod to be left")
-        only = watch()
+        only = watch(PODS[0])
     servers[PODS[0]].close()
     discover(discovered, {})
     until(lambda: not prometheus.query(f'up{{pod="{PODS[0]}"}}'), "the last pod to be forgotten")
     until(lambda: replicas(0), "no pod to be left")
     # NOTE: by its last second averages over a minute (4 s) have run out; rates over five minutes have not.
     none = watch()
-    return World(prometheus, start, two, lost, only, none, metrics, targets, rules, lost_alerts)
+    return World(prometheus, start, after, two, lost, only, none, metrics, targets, rules, lost_alerts)
