@@ -188,7 +188,7 @@ def test_a_stream_that_the_client_leaves_is_aborted(tiny_server: Server, tiny: O
         model="tiny", prompt="leave", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
     )
     next(iter(stream))
-    assert tiny_server.metric("requests_running") == 1
+    until(lambda: tiny_server.metric("requests_running") == 1, "the request to run")
     stream.close()
     until(lambda: tiny_server.metric("requests_running") == 0, "the gauge to fall")
     assert tiny_server.metric("requests_total", finish_reason="abort") == aborts + 1

@@ -22,7 +22,7 @@ import pytest
 
 from predictor.oip.schema import SERVICE, message_class
 from tests.certificates import Authority, Pair
-from tests.e2e.server import REPOSITORY, Server
+from tests.e2e.server import REPOSITORY, Server, until
 from tests.e2e.test_oip_clients import run_client
 
 KEY, FILE_KEY = "sk-given-0123", "sk-of-the-file-4567"
@@ -108,16 +108,11 @@ def test_tritonclient(triton: dict[str, Any], mode: str) -> None:
     found = triton[mode]
     assert found["stream"] == 3
     wanted = {"live": True, "tokens": 3}
-    http = {**wanted, "no_key": "401", "wrong_key": "401", "wrong_ca": "SSLCertVerificationError"}
+    http = {**wanted, "no_key": "401", "wrong_key": "401", "wrong_ca": "unknown authority"}
     unauthenticated, unavailable = "StatusCode.UNAUTHENTICATED", "StatusCode.UNAVAILABLE"
     over_grpc = {**wanted, "no_key": unauthenticated, "wrong_key": unauthenticated, "wrong_ca": unavailable}
     if mode == "mtls":
-        assert found["http"].pop("no_certificate") in (
-            "HTTPConnectionClosed",
-            "SSLError",
-            "ConnectionResetError",
-            "BrokenPipeError",
-        )
+        assert found["http"].pop("no_certificate") == "cut off"
         assert found["grpc"].pop("no_certificate") == unavailable
     assert (found["http"], found["grpc"]) == (http, over_grpc)
 
@@ -125,9 +120,9 @@ def test_tritonclient(triton: dict[str, Any], mode: str) -> None:
 def test_kserves_clients(kserve: dict[str, Any], mode: str) -> None:
     rest, over_grpc = kserve[mode]["rest"], kserve[mode]["grpc"]
     if mode == "mtls":
-        assert rest.pop("no_certificate") in ("ReadError", "WriteError", "ConnectError", "RemoteProtocolError")
+        assert rest.pop("no_certificate") == "cut off"
         assert over_grpc.pop("no_certificate") == "StatusCode.UNAVAILABLE"
-    assert rest == {"tokens": 3, "wrong_key": "401", "wrong_ca": "ConnectError"}
+    assert rest == {"tokens": 3, "wrong_key": "401", "wrong_ca": "unknown authority"}
     assert over_grpc == {
         "tokens": 3,
         "wrong_key": "StatusCode.UNAUTHENTICATED",
@@ -149,7 +144,7 @@ def test_openais_client(guarded: dict[str, Guarded], mode: str) -> None:
         with pytest.raises(openai.AuthenticationError) as caught:
             wrong.completions.create(model="tiny", prompt="Hi", max_tokens=3)
         assert caught.value.code == "invalid_api_key"
-    with httpx.Client(verify=one.stranger.context(one.client)) as http:
+    with httpx.Client(verify=one.stranger.context(one.client), timeout=60) as http:
         client = openai.OpenAI(base_url=url, api_key=KEY, http_client=http, max_retries=0)
         with pytest.raises(openai.APIConnectionError):
             client.models.list()
@@ -159,9 +154,9 @@ def test_the_command_that_the_server_prints(guarded: dict[str, Guarded], mode: s
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     one = guarded[mode]
-    text = one.server.logs
-    assert "(both TLS)" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("curl ")]
+    # NOTE: it is printed once the server is ready, which a client may see a moment earlier.
+    (line,) = until(lambda: re.findall(r"^curl .*$", one.server.logs, re.MULTILINE), "the line with curl")
+    assert "(both TLS)" in one.server.logs
     line = line.replace("CA.pem", str(one.authority.ca)).replace("curl ", "curl -sS --fail-with-body ")
     if one.client is not None:
         line = line.replace("CLIENT.pem", str(one.client.cert)).replace("CLIENT.key", str(one.client.key))

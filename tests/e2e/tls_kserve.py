@@ -39,8 +39,11 @@ async def rest(target: Any, ca: str, cert: str | None, api_key: str) -> int | st
         return tokens(await client.infer(f"https://{target['http']}", request(), model_name="tiny", headers=headers))
     except httpx.HTTPStatusError as error:
         return str(error.response.status_code)
-    except httpx.TransportError as error:
-        return type(error).__name__
+    except httpx.ConnectError as error:
+        return "unknown authority" if "CERTIFICATE_VERIFY_FAILED" in str(error) else "cut off"
+    except (httpx.NetworkError, httpx.RemoteProtocolError):
+        # NOTE: with TLS 1.3 a server refuses a client's certificate after the handshake: in an alert, or by closing.
+        return "cut off"
 
 
 async def over_grpc(target: Any, ca: str, cert: str | None, api_key: str) -> int | str:
