@@ -31,7 +31,6 @@ from engine.messages import (
     EngineReady,
     LoadProgress,
     ModelInfo,
-    ResetPrefixCache,
     SequenceId,
     StepOutputs,
 )
@@ -210,10 +209,6 @@ class AsyncEngine:
         """Ends every request in flight; their streams raise `error`."""
         for tracked in self._in_flight.all():
             self._end(tracked, error)
-
-    def reset_prefix_cache(self) -> None:
-        """Forgets every cached prefix."""
-        self._link.send(ResetPrefixCache())
 
     def _abort(self, stream: GenerationStream) -> None:
         if (tracked := self._in_flight.get(stream.request.request_id)) is not None:

@@ -89,11 +89,10 @@ class EngineConfig:
         for name, kinds in (("enable_prefix_caching", bool), ("cuda_graphs", bool), ("overlap", bool | None)):
             if not isinstance(getattr(self, name), kinds):
                 raise ConfigError(f"{name} must be true or false")
-        is_number = isinstance(self.memory_utilization, int | float) and not isinstance(self.memory_utilization, bool)
-        if not is_number or not 0 < self.memory_utilization <= 1:
+        if not _is_number(self.memory_utilization) or not 0 < self.memory_utilization <= 1:
             raise ConfigError(f"memory_utilization must be above 0 and at most 1, got {self.memory_utilization!r}")
-        if not self.aging_seconds > 0:
-            raise ConfigError("aging_seconds must be greater than 0")
+        if not _is_number(self.aging_seconds) or not self.aging_seconds > 0:
+            raise ConfigError(f"aging_seconds must be a number greater than 0, got {self.aging_seconds!r}")
 
     @property
     def step_tokens(self) -> int:
@@ -113,6 +112,10 @@ class EngineConfig:
             names = ", ".join(sorted(known.union(also_known)))
             raise ConfigError(f"unknown argument {', '.join(unknown)}; known are {names}")
         return cls(**kwargs)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _positive_int(name: str, value: Any) -> None:

@@ -105,7 +105,8 @@ class InputProcessor:
         return token_ids
 
     def _check_ids(self, prompt: Sequence[int]) -> tuple[int, ...]:
-        if not isinstance(prompt, Sequence):
+        # NOTE: bytes are a sequence of integers, but nobody means them as token ids.
+        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
             raise InvalidPromptError(
                 f"a prompt must be text or a list of token ids, got {brief(prompt)}", param="prompt"
             )

@@ -186,7 +186,6 @@ class _LoadingBar:
     """A tqdm bar that follows `LoadProgress`; also usable where nothing is shown."""
 
     def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
         self._bar: Any = None
         self._phase: str | None = None
         self.update: Callable[[LoadProgress], None] = self._update if enabled else lambda _progress: None

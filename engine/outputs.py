@@ -59,7 +59,9 @@ class CompletionOutput:
         self.text += delta.text
         self.token_ids.extend(delta.token_ids)
         if delta.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + list(delta.logprobs)
+            if self.logprobs is None:
+                self.logprobs = []
+            self.logprobs.extend(delta.logprobs)
             self.cumulative_logprob = (self.cumulative_logprob or 0.0) + sum(p.sampled.logprob for p in delta.logprobs)
         if delta.finish_reason is not None:
             self.finish_reason = delta.finish_reason

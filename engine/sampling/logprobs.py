@@ -22,7 +22,6 @@ def compute_logprobs(logits: torch.Tensor, token_ids: Sequence[int], num_top: Se
     sampled = logprobs.gather(1, torch.tensor(token_ids, device=logits.device).unsqueeze(1)).squeeze(1).tolist()
     vocab_size = logits.shape[1]
     most = min(max(num_top), vocab_size)
-    most = min(max(num_top), vocab_size)
     borders = largest_values(logprobs, most) if most else None
     results: list[RawLogprobs] = []
     for row, (token_id, logprob, count) in enumerate(zip(token_ids, sampled, num_top, strict=True)):

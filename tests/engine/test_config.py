@@ -21,6 +21,7 @@ def test_an_unknown_argument_is_refused_with_the_known_ones() -> None:
         {"device": "tpu"},
         {"num_kv_blocks": 1, "kv_cache_memory": 1},
         {"aging_seconds": 0},
+        {"aging_seconds": "10"},
         {"enable_prefix_caching": 1},
         {"num_threads": True},
         {"num_threads": 100_000},

@@ -44,6 +44,12 @@ def test_V2_an_id_outside_the_vocabulary_is_refused_by_name(
         door.prepare(prompt, SamplingParams())
 
 
+@pytest.mark.parametrize("prompt", [b"abc", bytearray(b"abc"), 5, {1: 2}])
+def test_what_is_neither_text_nor_ids_is_refused(door: InputProcessor, prompt: object) -> None:
+    with pytest.raises(InvalidPromptError, match="text or a list of token ids"):
+        door.prepare(prompt, SamplingParams())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kwargs", [{"stop_token_ids": [100]}, {"logit_bias": {100: 1.0}}])
 def test_V3_a_parameter_that_names_an_unknown_id_is_refused(door: InputProcessor, kwargs: dict[str, object]) -> None:
     with pytest.raises(InvalidParameterError, match="100") as caught:
