@@ -50,10 +50,7 @@ class HttpProtocol(HttpToolsProtocol):
     _is_between_messages = True
     _is_refused = False
     _running: RequestResponseCycle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        super().connection_made(transport)
-        self._hang_up_watch = HangUpWatch(transport, self.loop)
+    _hang_up_watch: HangUpWatch | None = None
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -62,7 +59,6 @@ class HttpProtocol(HttpToolsProtocol):
             self._hand_over(data)
         else:
             super().data_received(data)
-            self._hang_up_watch.begin()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
@@ -84,6 +80,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._is_refused = True
             self.app = _refuse_upgrade
         super().on_headers_complete()
+        if self.cycle is not self._running:
+            # NOTE: it waits behind another one, and uvicorn has stopped reading.
+            if self._hang_up_watch is None:
+                self._hang_up_watch = HangUpWatch(self.transport, self.loop)
+            self._hang_up_watch.begin()
 
     def on_message_complete(self) -> None:
         self._is_between_messages = True
