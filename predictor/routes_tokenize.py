@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from engine.brief import brief
 from engine.errors import InvalidPromptError, RequestError
@@ -51,28 +52,37 @@ def build_router(service: GenerationService) -> APIRouter:
     """Routes that use the tokenizer only; they answer 503 until the model is loaded."""
     router = APIRouter(default_response_class=JSONResponse)
 
-    async def tokenize(request: Request) -> JSONResponse:
+    # NOTE: whatever looks at each token of a long text takes long enough to be kept off the event loop.
+    async def tokenize(request: Request) -> Response:
         body = await read_body(request, TokenizeBody, service.max_body_size)
         _check_model(service, body.model)
-        # NOTE: tokenising a long text takes long enough to be kept off the event loop.
-        tokens = await asyncio.to_thread(_tokenize, service, body)
-        answer = {"count": len(tokens), "max_model_len": service.info.max_model_len, "tokens": tokens}
-        if body.return_token_strs:
-            answer["token_strs"] = [service.tokenizer.token_text(token) for token in tokens]
-        return JSONResponse(answer)
+        content = await asyncio.to_thread(_tokenize_answer, service, body)
+        return Response(content, media_type="application/json")
 
-    async def detokenize(request: Request) -> JSONResponse:
+    async def detokenize(request: Request) -> Response:
         body = await read_body(request, DetokenizeBody, service.max_body_size)
         _check_model(service, body.model)
-        vocab_size = service.info.vocab_size
-        if (wrong := next((token for token in body.tokens if not 0 <= token < vocab_size), None)) is not None:
-            raise InvalidPromptError(f"token id {wrong} is outside the vocabulary (0 to {vocab_size - 1})")
-        prompt = await asyncio.to_thread(service.tokenizer.decode, body.tokens, skip_special_tokens=False)
-        return JSONResponse({"prompt": prompt})
+        content = await asyncio.to_thread(_detokenize_answer, service, body.tokens)
+        return Response(content, media_type="application/json")
 
     router.add_api_route("/tokenize", tokenize, methods=["POST"])
     router.add_api_route("/detokenize", detokenize, methods=["POST"])
     return router
+
+
+def _tokenize_answer(service: GenerationService, body: TokenizeBody) -> bytes:
+    tokens = _tokenize(service, body)
+    answer: dict[str, Any] = {"count": len(tokens), "max_model_len": service.info.max_model_len, "tokens": tokens}
+    if body.return_token_strs:
+        answer["token_strs"] = [service.tokenizer.token_text(token) for token in tokens]
+    return orjson.dumps(answer)
+
+
+def _detokenize_answer(service: GenerationService, tokens: list[int]) -> bytes:
+    vocab_size = service.info.vocab_size
+    if (wrong := next((token for token in tokens if not 0 <= token < vocab_size), None)) is not None:
+        raise InvalidPromptError(f"token id {wrong} is outside the vocabulary (0 to {vocab_size - 1})")
+    return orjson.dumps({"prompt": service.tokenizer.decode(tokens, skip_special_tokens=False)})
 
 
 def _tokenize(service: GenerationService, body: TokenizeBody) -> list[int]:
@@ -80,7 +90,6 @@ def _tokenize(service: GenerationService, body: TokenizeBody) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        _check_unicode(body.prompt)
         return tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     assert body.messages is not None
     check_template_variables(body.chat_template_kwargs)
@@ -95,13 +104,6 @@ def _tokenize(service: GenerationService, body: TokenizeBody) -> list[int]:
             f"the chat has {len(text)} characters once rendered, and may have {MAX_CHARACTERS}", param="messages"
         )
     return tokenizer.encode(text, add_special_tokens=body.add_special_tokens is True)
-
-
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidPromptError(f"the prompt is not valid Unicode text: {error}", param="prompt") from None
 
 
 def _check_model(service: GenerationService, name: str | None) -> None:

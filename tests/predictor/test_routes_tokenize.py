@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from predictor.openai.messages import MAX_MESSAGES
-from tests.fake_engine import FakeEngine
+from tests.fake_engine import FakeEngine, FakeTokenizer
 
 
 async def test_a_text_there_and_back(make_app) -> None:
@@ -22,6 +24,27 @@ async def test_special_tokens_are_shown(make_app) -> None:
 async def test_token_texts(make_app) -> None:
     body = (await make_app().client.post("/tokenize", {"prompt": "Hi", "return_token_strs": True})).json
     assert body["token_strs"] == ["H", "i"]
+
+
+async def test_what_looks_at_each_token_is_off_the_event_loop(make_app, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: dict[str, int] = {}
+
+    def note(name: str) -> None:
+        original = getattr(FakeTokenizer, name)
+
+        def noted(*args: object, **options: object) -> object:
+            threads[name] = threading.get_ident()
+            return original(*args, **options)
+
+        monkeypatch.setattr(FakeTokenizer, name, noted)
+
+    for name in ("encode", "token_text", "decode"):
+        note(name)
+    client = make_app().client
+    await client.post("/tokenize", {"prompt": "Hi", "return_token_strs": True})
+    await client.post("/detokenize", {"tokens": [65]})
+    assert threads.keys() == {"encode", "token_text", "decode"}
+    assert threading.get_ident() not in threads.values()
 
 
 async def test_messages(make_app) -> None:
