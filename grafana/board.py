@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,11 @@ from grafana_foundation_sdk.models.dashboard import DashboardCursorSync, GridPos
 
 from grafana.links import UIDS, dashboard, doc
 from grafana.panels import Builder
-from grafana.variables import SOURCE, datasource, inferenceservice, namespace, one_inferenceservice, pod
+from grafana.variables import SOURCE, cluster, datasource, inferenceservice, namespace, one_inferenceservice, pod
 
 COLUMNS = 24
+_OF_INTERVALS = ("auto", "auto_count", "auto_min")
+"""What the SDK gives variables of every kind, and Grafana's schema knows of intervals only."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,16 @@ class Board:
     def to_json(self) -> str:
         """The dashboard's JSON, always the same for the same definition."""
         model: dict[str, Any] = json.loads(JSONEncoder(sort_keys=True).encode(self._build()))
-        # NOTE: the SDK's model of an annotation lacks what Prometheus' annotations take beside `expr`.
+        # NOTE: the SDK's model of an annotation lacks what Prometheus' annotations take.
         for made, event in zip(model["annotations"]["list"], self.events, strict=True):
-            made |= {"titleFormat": event.title, "textFormat": event.text, "step": "60s", "useValueForTime": False}
+            target = {"datasource": made["datasource"], "expr": event.expr, "interval": "60s", "refId": "Anno"}
+            made |= {"target": target, "titleFormat": event.title, "textFormat": event.text, "useValueForTime": False}
+        for variable in model["templating"]["list"]:
+            for name in _OF_INTERVALS:
+                del variable[name]
+        for panel in _panels(model):
+            panel.pop("repeatDirection", None)
+            panel.get("options", {}).pop("footer", None)
         return json.dumps(model, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     def _build(self) -> Any:
@@ -85,11 +94,11 @@ class Board:
             TimePicker().refresh_intervals(["10s", "30s", "1m", "5m", "15m"])
         )
         service = one_inferenceservice() if self.one_service else inferenceservice()
-        for variable in (datasource(), namespace(), service, pod(), *self.variables):
+        for variable in (datasource(), cluster(), namespace(), service, pod(), *self.variables):
             made = made.with_variable(variable)
         for event in self.events:
             query = AnnotationQuery().name(event.name).datasource(SOURCE).enable(True).icon_color(event.color)
-            made = made.annotation(query.expr(event.expr))
+            made = made.annotation(query)
         for title in UIDS:
             if title != self.title:
                 made = made.link(dashboard(title))
@@ -120,3 +129,10 @@ class Board:
                     made = made.with_panel(panel)
                 y = inner
         return made.build()
+
+
+def _panels(model: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Its panels and rows, those in collapsed rows too."""
+    for panel in model["panels"]:
+        yield panel
+        yield from panel.get("panels", [])

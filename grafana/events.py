@@ -43,7 +43,7 @@ ROLL_OUT = Event(
 ALERT = Event(
     "Alert",
     'count by (alertname, severity, namespace, inferenceservice) (ALERTS{alertname=~"PagedServe.+",alertstate="firing",'
-    'severity!="info",namespace=~"$namespace|",inferenceservice=~"$inferenceservice|"})',
+    'severity!="info",cluster=~"$cluster",namespace=~"$namespace|",inferenceservice=~"$inferenceservice|"})',
     "red",
     "{{alertname}}",
     "{{severity}}: {{namespace}}/{{inferenceservice}}",

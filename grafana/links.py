@@ -20,7 +20,7 @@ UIDS = {
 }
 """The dashboards by title. NOTE: uids and panel ids are part of links and bookmarks: they never change."""
 
-_VARIABLES = ("datasource", "namespace", "inferenceservice", "pod")
+_VARIABLES = ("datasource", "cluster", "namespace", "inferenceservice", "pod")
 _KEPT = "&".join(f"${{{name}:queryparam}}" for name in _VARIABLES) + "&${__url_time_range}"
 
 
@@ -48,5 +48,7 @@ def dashboard(title: str) -> DashboardLink:
 def drill_down(dashboard_title: str, title: str, **labels: str) -> dict[str, object]:
     """A data link of a table's column: to another dashboard, with variables taken from the row's fields."""
     chosen = "&".join(f"var-{name}=${{__data.fields.{field}}}" for name, field in labels.items())
-    url = f"/d/{UIDS[dashboard_title]}?{chosen}&${{datasource:queryparam}}&${{__url_time_range}}"
+    url = (
+        f"/d/{UIDS[dashboard_title]}?{chosen}&${{datasource:queryparam}}&${{cluster:queryparam}}&${{__url_time_range}}"
+    )
     return {"title": title, "url": url}

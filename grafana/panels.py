@@ -43,6 +43,8 @@ Steps = Sequence[tuple[float | None, str]]
 """(from this value, this colour); the first value is None, which is everything below the second."""
 
 PLAIN: Steps = ((None, "text"),)
+TOKENS_A_SECOND = "count:tok/s"
+"""A unit of Grafana's form for what is counted: 1.5 K tok/s."""
 NO_METRICS = "No metrics of the pods chosen"
 """What a panel says in place of data, unless it knows better."""
 
@@ -107,7 +109,11 @@ def lines(
         )
     made = made.tooltip(common.VizTooltipOptions().mode(look.TooltipDisplayMode.MULTI).sort(look.SortOrder.DESCENDING))
     legend = common.VizLegendOptions().show_legend(True).display_mode(look.LegendDisplayMode.TABLE)
-    return made.legend(legend.placement(look.LegendPlacement.BOTTOM).calcs(["lastNotNull", "max"]))
+    legend = legend.placement(look.LegendPlacement.BOTTOM).calcs(["lastNotNull", "max"])
+    if any("{{pod}}" in query.legend for query in queries):
+        # NOTE: of many pods only the first lines are seen without scrolling: those that stand out.
+        legend = legend.sort_by("Max").sort_desc(True)
+    return made.legend(legend)
 
 
 def number(
@@ -248,6 +254,7 @@ def rows(
     made = made.with_transformation(_transformation("organize", organised))
     for column in columns:
         made = made.override_by_name(column.name, _properties(column))
+    made = made.cell_options(look.TableAutoCellOptions())
     made = made.sort_by([common.TableSortByFieldState().display_name(sort).desc(False)])
     return made.show_header(True).cell_height(look.TableCellHeight.SM).filterable(False)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SERVICE = 'namespace=~"$namespace",inferenceservice=~"$inferenceservice"'
+NAMESPACE = 'cluster=~"$cluster",namespace=~"$namespace"'
+"""What every selector has. NOTE: where series have no label `cluster`, "All" (`.*`) takes them as they are."""
+SERVICE = f'{NAMESPACE},inferenceservice=~"$inferenceservice"'
 """Recorded series and sums over all pods."""
 POD = f'{SERVICE},pod=~"$pod"'
 """Series of the pods chosen."""
-DEPLOYMENT = 'namespace=~"$namespace",deployment=~"$inferenceservice(-predictor)?"'
+DEPLOYMENT = f'{NAMESPACE},deployment=~"$inferenceservice(-predictor)?"'
 """The Deployment that the autoscaler scales: KServe's NAME-predictor, or NAME without KServe."""
 BY_SERVICE = "namespace, inferenceservice"
 BY_POD = "namespace, inferenceservice, pod"
@@ -90,7 +92,7 @@ def wanted_replicas() -> str:
     by_name = of_service(f"kube_deployment_spec_replicas{{{DEPLOYMENT}}}", "deployment", "-predictor")
     by = "namespace, deployment, inferenceservice"
     return (
-        f'max by ({by}) (\n  kube_deployment_spec_replicas{{namespace=~"$namespace"}}\n'
+        f"max by ({by}) (\n  kube_deployment_spec_replicas{{{NAMESPACE}}}\n"
         "  * on (namespace, deployment) group_left (inferenceservice)\n"
         f"  max by ({by}) ({of_pods})\n  or\n  {by_name}\n)"
     )
@@ -102,7 +104,7 @@ def of_hpa(metric: str, by: str = BY_SERVICE) -> str:
     NOTE: KEDA names an HPA after its ScaledObject, others may name it otherwise: the target tells whose it is.
     """
     info = of_service(
-        'kube_horizontalpodautoscaler_info{namespace=~"$namespace",scaletargetref_name=~"$inferenceservice(-predictor)?"}',
+        f'kube_horizontalpodautoscaler_info{{{NAMESPACE},scaletargetref_name=~"$inferenceservice(-predictor)?"}}',
         "scaletargetref_name",
         "-predictor",
     )

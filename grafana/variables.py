@@ -11,8 +11,12 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
+from grafana.dcgm import MODELS
+from grafana.queries import NAMESPACE, SERVICE
+
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-_SERVICES = 'label_values(pagedserve_engine_up{namespace=~"$namespace"}, inferenceservice)'
+_SERVICES = f"label_values(pagedserve_engine_up{{{NAMESPACE}}}, inferenceservice)"
+_PODS = f"label_values(pagedserve_engine_up{{{SERVICE}}}, pod)"
 ALL = VariableOption(selected=True, text="All", value="$__all")
 
 
@@ -20,8 +24,15 @@ def datasource() -> DatasourceVariable:
     return DatasourceVariable("datasource").label("Data source").type("prometheus")
 
 
+def cluster() -> QueryVariable:
+    """NOTE: the label is one that Thanos, Mimir and federation see, and a Prometheus of its own has none: "All" takes
+    series without it too."""
+    return _query("cluster", "Cluster", "label_values(pagedserve_engine_up, cluster)").all_value(".*")
+
+
 def namespace() -> QueryVariable:
-    return _query("namespace", "Namespace", "label_values(pagedserve_engine_up, namespace)").all_value(".+")
+    query = 'label_values(pagedserve_engine_up{cluster=~"$cluster"}, namespace)'
+    return _query("namespace", "Namespace", query).all_value(".+")
 
 
 def inferenceservice() -> QueryVariable:
@@ -36,22 +47,20 @@ def one_inferenceservice() -> QueryVariable:
 
 
 def pod() -> QueryVariable:
-    selector = 'pagedserve_engine_up{namespace=~"$namespace",inferenceservice=~"$inferenceservice"}'
-    return _query("pod", "Pod", f"label_values({selector}, pod)").all_value(".+")
+    return _query("pod", "Pod", _PODS).all_value(".+")
 
 
 def revision(name: str, label: str, description: str, sort: VariableSort) -> QueryVariable:
     """ReplicaSets (a pod's name without its last part): two versions of one Deployment differ in it, and so do the
     Deployments of a canary and its stable version."""
-    selector = 'pagedserve_engine_up{namespace=~"$namespace",inferenceservice=~"$inferenceservice"}'
     made = QueryVariable(name).label(label).description(description).datasource(SOURCE)
-    made = made.query(f"label_values({selector}, pod)").regex("/^(.+)-[a-z0-9]{5}$/")
+    made = made.query(_PODS).regex("/^(.+)-[a-z0-9]{5}$/")
     return made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(sort).multi(True)
 
 
 def gpu_model() -> QueryVariable:
     """Models of the GPUs of the pods chosen. It has no value without DCGM's exporter; nobody sees it."""
-    made = _query("gpu_model", "GPU model", f"query_result({GPU_MODELS})").regex('/modelName="([^"]+)"/')
+    made = _query("gpu_model", "GPU model", f"query_result({MODELS})").regex('/modelName="([^"]+)"/')
     return made.hide(VariableHide.HIDE_VARIABLE)
 
 
@@ -64,22 +73,3 @@ def threshold(name: str, label: str, description: str, default: str) -> TextBoxV
 def _query(name: str, label: str, query: str) -> QueryVariable:
     made = QueryVariable(name).label(label).datasource(SOURCE).query(query).multi(True).include_all(True).current(ALL)
     return made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
-
-
-def of_gpu(metric: str) -> str:
-    """A metric of DCGM's exporter for the GPUs of the pods chosen, with namespace and pod of the workload.
-
-    NOTE: scraped with honorLabels: false (as its chart is) the workload's labels are exported_*, else they are plain.
-    """
-    plain = (
-        f'label_replace(label_replace({metric}, "namespace", "$1", "exported_namespace", "(.+)"), '
-        '"pod", "$1", "exported_pod", "(.+)")'
-    )
-    ours = (
-        'max by (namespace, pod) (pagedserve_engine_up{namespace=~"$namespace",'
-        'inferenceservice=~"$inferenceservice",pod=~"$pod"})'
-    )
-    return f"{plain}\nand on (namespace, pod) {ours}"
-
-
-GPU_MODELS = f"count by (modelName) ({of_gpu('DCGM_FI_DEV_FB_USED')})".replace("\n", " ")

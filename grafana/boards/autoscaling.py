@@ -229,8 +229,7 @@ def _pods() -> Section:
 
 def _trouble() -> Section:
     errors = (
-        "sum by (namespace, inferenceservice, scaledObject) "
-        f"({keda('increase(keda_scaled_object_errors_total[$__rate_interval])')})"
+        f"sum by (namespace, inferenceservice, scaledObject) ({keda('keda_scaled_object_errors_total', increase=True)})"
     )
     return Section(
         104,
@@ -268,7 +267,7 @@ def _trouble() -> Section:
                             Query(
                                 "max by (namespace, inferenceservice, scaledObject, metric) "
                                 f"({keda('keda_scaler_metrics_latency_seconds')})",
-                                "{{scaledObject}} {{metric}}",
+                                "{{namespace}}/{{scaledObject}} {{metric}}",
                             )
                         ],
                         steps=((None, "green"), (5, "red")),

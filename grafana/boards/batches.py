@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.board import Line, Section
 from grafana.links import doc, panel, runbook
-from grafana.panels import Note, heat_map, lines
+from grafana.panels import TOKENS_A_SECOND, Note, heat_map, lines
 from grafana.queries import BY_POD, Query, buckets, mean, quantiles, rate, total
 
 POD_LEGEND = "{{pod}}"
@@ -21,7 +21,7 @@ def throughput() -> Section:
                     lines(
                         10,
                         "Generated tokens a second, by pod",
-                        "none",
+                        TOKENS_A_SECOND,
                         Note(
                             "Tokens generated, over all sequences of a pod.",
                             "alike on all pods; levels off when a pod is full.",
@@ -34,7 +34,7 @@ def throughput() -> Section:
                     lines(
                         11,
                         "Tokens computed a second: prompt and answer",
-                        "none",
+                        TOKENS_A_SECOND,
                         Note(
                             "What the steps compute: tokens of prompts (and what preempted sequences compute "
                             "again), and "

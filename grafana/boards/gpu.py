@@ -8,36 +8,36 @@ variable is empty; from Grafana 11 on the head of the row then shows once, with 
 from __future__ import annotations
 
 from grafana.board import Line, Section
+from grafana.dcgm import MEMORY_BANDWIDTH, MEMORY_FREE, MEMORY_USED, POWER, TENSOR_CORES, UTILISATION, Field
 from grafana.panels import Builder, Note, lines
 from grafana.queries import Query
-from grafana.variables import of_gpu
 
 NO_GPU = "No GPU, or no DCGM exporter"
 _LEGEND = "{{pod}} GPU {{gpu}}"
 
 
-def _gpu(metric: str) -> str:
-    return of_gpu(f'{metric}{{modelName=~"$gpu_model"}}')
+def _of_gpus(field: Field) -> str:
+    matchers = ',modelName=~"$gpu_model"'
+    return f"max by (namespace, pod, gpu) ({field.select(matchers)})"
 
 
-def _panel(panel_id: int, title: str, unit: str, note: Note, metric: str, top: float | None = None) -> Builder:
-    expr = f"max by (namespace, pod, gpu) ({_gpu(metric)})"
-    return lines(panel_id, title, unit, note, [Query(expr, _LEGEND)], top=top, no_value=NO_GPU)
+def _panel(panel_id: int, title: str, unit: str, note: Note, field: Field, top: float | None = None) -> Builder:
+    return lines(panel_id, title, unit, note, [Query(_of_gpus(field), _LEGEND)], top=top, no_value=NO_GPU)
 
 
 def gpus(row_id: int, first_id: int) -> Section:
     utilisation = _panel(
         first_id,
         "GPU utilisation",
-        "percent",
+        "percentunit",
         Note(
             "The part of the time in which any kernel ran. One stream alone already shows some 90 %.",
             "above 90 % while requests run; low with a long queue means that something else holds the engine up.",
             "Tensor cores and memory bandwidth beside say how hard the GPU works; Steps above whether the CPU is "
             "the brake.",
         ),
-        "DCGM_FI_DEV_GPU_UTIL",
-        100,
+        UTILISATION,
+        1,
     )
     activity = lines(
         first_id + 1,
@@ -49,8 +49,8 @@ def gpus(row_id: int, first_id: int) -> Section:
             "both low and the batch small: more requests fit. Memory high: the GPU is full, whatever its utilisation.",
         ),
         [
-            Query(f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_PROF_PIPE_TENSOR_ACTIVE')})", f"{_LEGEND} tensor"),
-            Query(f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_PROF_DRAM_ACTIVE')})", f"{_LEGEND} memory"),
+            Query(_of_gpus(TENSOR_CORES), f"{_LEGEND} tensor"),
+            Query(_of_gpus(MEMORY_BANDWIDTH), f"{_LEGEND} memory"),
         ],
         top=1,
         no_value=NO_GPU,
@@ -66,9 +66,7 @@ def gpus(row_id: int, first_id: int) -> Section:
         ),
         [
             Query(
-                f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_DEV_FB_USED')})\n/\n(\n"
-                f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_DEV_FB_USED')})\n+\n"
-                f"max by (namespace, pod, gpu) ({_gpu('DCGM_FI_DEV_FB_FREE')})\n)",
+                f"{_of_gpus(MEMORY_USED)}\n/\n(\n{_of_gpus(MEMORY_USED)}\n+\n{_of_gpus(MEMORY_FREE)}\n)",
                 _LEGEND,
             )
         ],
@@ -85,7 +83,7 @@ def gpus(row_id: int, first_id: int) -> Section:
             "rises and falls with the load, below the card's limit.",
             "flat at the limit: the clock is held down (power or heat). Idle power under load: see Steps.",
         ),
-        "DCGM_FI_DEV_POWER_USAGE",
+        POWER,
     )
     return Section(
         row_id,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from grafana.board import Line, Section
 from grafana.links import RUNBOOKS, doc, panel, runbook
-from grafana.panels import Builder, Column, Note, number, rows
+from grafana.panels import TOKENS_A_SECOND, Builder, Column, Note, number, rows
 from grafana.queries import SERVICE, Query, wanted_replicas
 
 # NOTE: alerts on a pod or on Prometheus itself have no service or namespace; `|` keeps them.
 _ALERTS = (
-    'alertname=~"PagedServe.+",alertstate="firing",namespace=~"$namespace|",inferenceservice=~"$inferenceservice|"'
+    'alertname=~"PagedServe.+",alertstate="firing",cluster=~"$cluster",'
+    'namespace=~"$namespace|",inferenceservice=~"$inferenceservice|"'
 )
 _PENDING_OR_FIRING = _ALERTS.replace('alertstate="firing",', "")
 
@@ -82,7 +83,7 @@ def _headline() -> list[Builder]:
         number(
             4,
             "Generated tokens",
-            "none",
+            TOKENS_A_SECOND,
             Note(
                 "Tokens generated a second, over five minutes: the work that the service delivers.",
                 "follows the requests.",

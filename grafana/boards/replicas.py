@@ -8,6 +8,7 @@ from grafana.panels import Builder, Column, Note, lines, rows, states
 from grafana.queries import (
     BY_POD,
     BY_SERVICE,
+    NAMESPACE,
     POD,
     SERVICE,
     SERVICE_LEGEND,
@@ -46,7 +47,7 @@ def replicas(row_id: int) -> Section:
                             ),
                             Query(f"sum by ({BY_SERVICE}) ({wanted_replicas()})", f"{SERVICE_LEGEND} wanted"),
                             Query(
-                                of_hpa('kube_horizontalpodautoscaler_spec_max_replicas{namespace=~"$namespace"}'),
+                                of_hpa(f"kube_horizontalpodautoscaler_spec_max_replicas{{{NAMESPACE}}}"),
                                 f"{SERVICE_LEGEND} maximum",
                             ),
                         ],
@@ -106,7 +107,7 @@ def _pods() -> Builder:
             query(
                 f"sum by ({BY_POD}) (\n"
                 "  sum by (namespace, pod) (max by (namespace, pod, container) "
-                '(kube_pod_container_status_restarts_total{namespace=~"$namespace",pod=~"$pod"}))\n'
+                f'(kube_pod_container_status_restarts_total{{{NAMESPACE},pod=~"$pod"}}))\n'
                 f"  * on (namespace, pod) group_left (inferenceservice)\n"
                 f"  max by ({BY_POD}) (pagedserve_engine_up{{{POD}}} >= bool 0)\n)"
             ),

@@ -74,6 +74,7 @@ def kv_cache() -> Section:
                         ),
                         [Query(f"{hit_tokens}\n/\n({query_tokens} > 0)", POD_LEGEND)],
                         top=1,
+                        no_value="Nothing was looked up",
                         links=[runbook("PagedServeEndpointPickerDown")],
                     ),
                     lines(

@@ -8,7 +8,7 @@ from grafana.boards.replicas import replicas
 from grafana.boards.slo import objectives
 from grafana.events import ALERT, ROLL_OUT, SCALE_DOWN, SCALE_UP
 from grafana.links import panel, runbook
-from grafana.panels import Note, lines
+from grafana.panels import TOKENS_A_SECOND, Note, lines
 from grafana.queries import BY_POD, BY_SERVICE, POD, SERVICE, SERVICE_LEGEND, Query, quantiles, rate
 
 _REASONS = {"stop": "green", "length": "blue", "abort": "yellow", "error": "red"}
@@ -62,7 +62,7 @@ def _traffic() -> Section:
                     lines(
                         32,
                         "Tokens a second",
-                        "none",
+                        TOKENS_A_SECOND,
                         Note(
                             "Tokens generated, and prompt tokens of the requests whose first token came.",
                             "follow the requests; generated tokens level off when the replicas are full.",

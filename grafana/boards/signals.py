@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.board import Line, Section
 from grafana.links import doc, panel, runbook
 from grafana.panels import Note, lines, states
-from grafana.queries import BY_SERVICE, SERVICE, SERVICE_LEGEND, Query, of_hpa, of_service
+from grafana.queries import BY_SERVICE, NAMESPACE, SERVICE, SERVICE_LEGEND, Query, of_hpa, of_service
 
 # NOTE: the queries of manifests/keda/base, for each of the services chosen (a test compares them). KEDA's own window of
 # a minute, and not $__rate_interval, so that a panel shows the very number that KEDA gets.
@@ -15,7 +15,6 @@ REQUESTS = (
 )
 KV_USAGE = f"100 * sum by ({BY_SERVICE}) (avg_over_time(pagedserve_kv_cache_usage_ratio{{{SERVICE}}}[1m]))"
 REPLICAS = f"inferenceservice:pagedserve_replicas:count{{{SERVICE}}}"
-NAMESPACE = 'namespace=~"$namespace"'
 AVERAGE = ',metric_target_type="average"'
 
 
@@ -24,9 +23,15 @@ def hpa(metric: str, matchers: str = "") -> str:
     return f"kube_horizontalpodautoscaler_{metric}{{{NAMESPACE}{matchers}}}"
 
 
-def keda(metric: str) -> str:
-    """A metric of KEDA's operator, with the service's name. Scraped without honorLabels its namespace is exported_*."""
-    named = f'label_replace({metric}, "namespace", "$1", "exported_namespace", "(.+)")'
+def keda(metric: str, *, increase: bool = False) -> str:
+    """A metric of KEDA's operator, with the service's name. Scraped without honorLabels its namespace is exported_*.
+
+    NOTE: so its own `namespace` may be the operator's, and the services chosen are found by a join.
+    """
+    selected = f'{metric}{{cluster=~"$cluster"}}'
+    if increase:
+        selected = f"increase({selected}[$__rate_interval])"
+    named = f'label_replace({selected}, "namespace", "$1", "exported_namespace", "(.+)")'
     return (
         f"{of_service(named, 'scaledObject', '-predictor')}\n"
         f"and on (namespace, inferenceservice) last_over_time({REPLICAS}[3d])"
@@ -152,7 +157,7 @@ def signals(row_id: int) -> Section:
                             Query(
                                 "max by (namespace, inferenceservice, scaledObject, metric) "
                                 f"({keda('keda_scaler_active')})",
-                                "{{scaledObject}} {{metric}}",
+                                "{{namespace}}/{{scaledObject}} {{metric}}",
                             )
                         ],
                         {0: ("inactive", "blue"), 1: ("active", "green")},

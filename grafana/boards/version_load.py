@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana.board import Line, Section
 from grafana.boards.version_pairs import COUNT, ENDED, ERRORS, TOKENS, pair
-from grafana.panels import Note
+from grafana.panels import TOKENS_A_SECOND, Note
 from grafana.queries import mean, quantile, rate
 
 
@@ -27,7 +27,7 @@ def load() -> Section:
                     pair(
                         20,
                         "Generated tokens a second and replica",
-                        "none",
+                        TOKENS_A_SECOND,
                         Note(
                             "The work of one replica of each version.",
                             "as the shares of traffic are.",
@@ -58,6 +58,7 @@ def load() -> Section:
                         ERRORS,
                         objective=0.005,
                         alert="PagedServeErrorSLOBurn",
+                        no_value="No request ended",
                     ),
                     pair(
                         23,
@@ -120,6 +121,7 @@ def load() -> Section:
                             "lower on the canary: fewer of its requests share a prefix, or another chat template.",
                         ),
                         hits,
+                        no_value="Nothing was looked up",
                     ),
                 ],
             ),

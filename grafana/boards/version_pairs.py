@@ -46,6 +46,7 @@ def pair(
     objective: float | None = None,
     alert: str | None = None,
     more: str | None = None,
+    no_value: str = "No pods of these versions",
 ) -> Builder:
     """A curve of each version; with `more` the form is a p95 and `more` its p50, dashed."""
     queries = both(form) if more is None else [*both(form, "p95"), *both(more, "p50")]
@@ -60,5 +61,5 @@ def pair(
         steps=((None, "green"), (objective, "red")) if objective is not None else None,
         soft_top=2 * objective if objective is not None and unit == "percentunit" else None,
         links=[runbook(alert)] if alert is not None else [],
-        no_value="No pods of these versions",
+        no_value=no_value,
     )

@@ -26,7 +26,7 @@ def verdict() -> Section:
             spark=False,
             steps=steps,
             decimals=0,
-            no_value="Nothing to compare",
+            no_value="Not two versions of one service",
         )
 
     return Section(
@@ -112,6 +112,7 @@ def verdict() -> Section:
                         ],
                         decimals=0,
                         top=1,
+                        no_value="No request ended",
                         links=[doc("kubernetes.md", "Canary")],
                     ),
                 ],
@@ -153,8 +154,13 @@ def _compared() -> Builder:
 
 
 def _ratio(form: str) -> str:
-    """The canary's value over the stable one's. NOTE: empty where both are the same pods, which would be 100 %."""
+    """The canary's value over the stable one's.
+
+    NOTE: empty where both are the same pods, which would be 100 %, and where they are of two services, as they may be
+    after a link from a dashboard that shows all.
+    """
     stable, canary = (query.expr for query in both(whole(form)))
     pods = "last_over_time(pagedserve_engine_up{PODS}[$__range])"
     of_stable, of_canary = (query.expr for query in both(pods))
-    return f"({canary})\n/\n({stable} > 0)\nand\ncount({of_canary} unless {of_stable})"
+    services = f"count by (cluster, namespace, inferenceservice) ({of_stable} or {of_canary})"
+    return f"({canary})\n/\n({stable} > 0)\nand\ncount({of_canary} unless {of_stable})\nand\ncount({services}) == 1"

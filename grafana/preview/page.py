@@ -179,7 +179,7 @@ def _panel(page: Page, one: _Placed, source: Source, marks: list[tuple[float, st
 def _marks(event: Mapping[str, Any], source: Source, template: Template) -> list[tuple[float, str]]:
     """(Unix seconds, colour) of the beginnings of what an annotation finds."""
     made = []
-    for series in source.range(template.expression(event["expr"])):
+    for series in source.range(template.expression(event["target"]["expr"])):
         times = [time for time, value in series.samples if value]
         made += [
             (time, event["iconColor"])

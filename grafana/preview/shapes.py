@@ -81,6 +81,8 @@ def timeseries(page: Page, panel: Mapping[str, Any], answers: Answers, box: Box,
         axes.axvline(time, color=NAMED[mark], lw=1, ls=(0, (2, 2)), alpha=0.7)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value, unit, decimals)))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=decimals == 0))
+    if panel["options"]["legend"].get("sortBy") == "Max":
+        lines.sort(key=lambda line: _most(line[1], -math.inf), reverse=panel["options"]["legend"]["sortDesc"])
     _legend(page, lines, unit, decimals, (x, y + h - legend, w, legend))
     return len(series)
 
@@ -278,9 +280,12 @@ def _legend(page: Page, lines: Sequence[tuple[str, Series, str]], unit: str, dec
         at = y + (index + 1.5) * ROW
         page.text(x, at, "▬", color=color, fontsize=8)
         page.text(x + 16, at, shortened(name, w - 160), fontsize=8, color=TEXT)
-        finite = [value for _, value in series.samples if math.isfinite(value)]
-        for column, value in ((last, series.last), (most, max(finite, default=math.nan))):
+        for column, value in ((last, series.last), (most, _most(series))):
             page.text(column, at, show(value, unit, decimals), ha="right", fontsize=8, color=TEXT)
+
+
+def _most(series: Series, default: float = math.nan) -> float:
+    return max((value for _, value in series.samples if math.isfinite(value)), default=default)
 
 
 def shortened(text: str, width: float) -> str:

@@ -46,6 +46,7 @@ _FORMS: dict[str, Callable[[float, int | None], str]] = {
     "none": _plain,
     "short": lambda value, decimals: _scaled(value, decimals, 1000, ("", " K", " Mil", " Bil")),
     "reqps": lambda value, decimals: _scaled(value, decimals, 1000, _THOUSANDS) + " req/s",
+    "count:tok/s": lambda value, decimals: _scaled(value, decimals, 1000, _THOUSANDS) + " tok/s",
     "ops": lambda value, decimals: _scaled(value, decimals, 1000, _THOUSANDS) + " ops/s",
     "watt": lambda value, decimals: _scaled(value, decimals, 1000, ("", " k", " M")) + " W",
     "percent": lambda value, decimals: _plain(value, decimals) + "%",

@@ -30,6 +30,8 @@ EXCEPTIONS = {
 """Metrics whose selectors need not have the matchers of ours, by pattern."""
 
 
+HEAD = {"cluster": "Cluster", "namespace": "Namespace", "inferenceservice": "InferenceService", "pod": "Pod"}
+"""Variables that every dashboard has beside the data source, with what they are called."""
 SINGLE = {("pagedserve-versions", "inferenceservice"): "two versions of different services do not compare"}
 """Variables that have one value, each with its reason."""
 
@@ -61,7 +63,7 @@ def targets(dashboard: Dashboard) -> Iterator[Target]:
         if variable["type"] == "query":
             yield Target(f"variable {variable['name']}", selector_of(variable["query"]))
     for event in dashboard["annotations"]["list"]:
-        yield Target(f"annotation {event['name']}", event["expr"])
+        yield Target(f"annotation {event['name']}", event["target"]["expr"])
 
 
 def selector_of(query: str) -> str:
@@ -102,7 +104,7 @@ def data_source_variable(dashboard: Dashboard) -> Iterator[str]:
 
 def variables(dashboard: Dashboard) -> Iterator[str]:
     found = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
-    for name, label in (("namespace", "Namespace"), ("inferenceservice", "InferenceService"), ("pod", "Pod")):
+    for name, label in HEAD.items():
         variable = found.get(name)
         if variable is None:
             yield f"no variable {name}"
@@ -118,8 +120,10 @@ def variables(dashboard: Dashboard) -> Iterator[str]:
                 yield f"{variable['name']} is not loaded again when the time range changes"
             if variable["datasource"] != DATASOURCE:
                 yield f"{variable['name']} has a data source of its own"
-    # NOTE: the four that every dashboard has travel in links, even where a dashboard needs only some.
-    kept = {"datasource", "namespace", "inferenceservice", "pod"}
+    if found["cluster"]["allValue"] != ".*":
+        yield "All clusters leaves out series without the label"
+    # NOTE: those that every dashboard has travel in links, even where a dashboard needs only some.
+    kept = {"datasource", *HEAD}
     text = " ".join(one.expr + str(one.panel) for one in targets(dashboard)) + str(dashboard["panels"])
     for name in found.keys() - kept:
         if not re.search(rf"\$\{{?{name}\b", text):
@@ -249,12 +253,14 @@ def joins(dashboard: Dashboard) -> Iterator[str]:
 
 
 def matchers(dashboard: Dashboard) -> Iterator[str]:
-    """Every selector of ours has the namespace and the service of the variables; others have a reason not to."""
+    """Every selector has the cluster, and ours have the namespace and the service too; others have a reason not to."""
     for one in targets(dashboard):
         for selector in selectors(bare(one.expr)):
+            found = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
+            if found.get("cluster") != "$cluster" and one.where != "variable cluster":
+                yield f"{one.where}: {selector.name} is of any cluster"
             if any(re.fullmatch(pattern, selector.name) for pattern in EXCEPTIONS):
                 continue
-            found = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
             needed = {"namespace": "$namespace", "inferenceservice": "$inferenceservice"}
             if one.where.startswith("variable"):
                 needed = {name: value for name, value in needed.items() if name in found}

@@ -18,7 +18,7 @@ from grafana.boards.slo import OBJECTIVES
 from grafana.catalogue import FOLDER, boards, write
 from grafana.links import DOCS, RUNBOOKS, UIDS
 from predictor.flags import FLAGS
-from tests.grafana.linter import RULES, Dashboard, Panel, Rule, bare, panels, targets
+from tests.grafana.linter import HEAD, RULES, Dashboard, Panel, Rule, bare, panels, targets
 from tests.manifests.kustomize import REPOSITORY
 from tests.prometheus.promql import metric_names
 
@@ -62,11 +62,11 @@ def _expr(text: str) -> Callable[[Dashboard], Any]:
     return lambda dashboard: _first(dashboard)["targets"][0].update(expr=text)
 
 
-OURS = 'namespace=~"$namespace",inferenceservice=~"$inferenceservice"'
+OURS = 'cluster=~"$cluster",namespace=~"$namespace",inferenceservice=~"$inferenceservice"'
 FAULTS: dict[str, Callable[[Dashboard], Any]] = {
     "uneditable": lambda d: d.update(editable=True),
     "data_source_variable": lambda d: d["templating"]["list"].pop(0),
-    "variables": lambda d: d["templating"]["list"][2].update(multi=False),
+    "variables": lambda d: d["templating"]["list"][3].update(multi=False),
     "panel_basics": lambda d: _first(d).update(description="Latency."),
     "units": lambda d: _first(d)["fieldConfig"]["defaults"].pop("unit"),
     "units_fit": lambda d: _panel(d, 41)["fieldConfig"]["defaults"].update(unit="percent"),
@@ -153,7 +153,7 @@ def test_every_dashboard_leads_to_the_others_with_time_and_variables(uid: str) -
 def lost_by(url: str) -> list[str]:
     """What a link to a panel or a row's dashboard leaves behind: the time range, or one of the choices in the head."""
     kept = set(re.findall(r"\$\{(\w+)(?::queryparam)?\}", url)) | set(re.findall(r"\bvar-(\w+)=", url))
-    return sorted({"__url_time_range", "datasource", "namespace", "inferenceservice", "pod"} - kept)
+    return sorted({"__url_time_range", "datasource", *HEAD} - kept)
 
 
 @pytest.mark.parametrize("uid", DASHBOARDS)
@@ -165,6 +165,7 @@ def test_links_of_panels_keep_time_and_variables(uid: str) -> None:
 def test_the_check_of_what_links_keep_can_fail() -> None:
     assert lost_by("/d/pagedserve-engine?viewPanel=10&${datasource:queryparam}&var-namespace=a&var-pod=b") == [
         "__url_time_range",
+        "cluster",
         "inferenceservice",
     ]
 
@@ -223,7 +224,7 @@ def test_the_autoscaling_dashboard_has_the_queries_of_the_scaled_object() -> Non
     shipped = {trigger["name"]: trigger["metadata"]["query"] for trigger in triggers}
 
     def normal(text: str) -> str:
-        text = text.replace('namespace=~"$namespace",inferenceservice=~"$inferenceservice"', "OURS")
+        text = text.replace(OURS, "OURS")
         text = text.replace('namespace="default",inferenceservice="llm"', "OURS")
         return re.sub(r"\s", "", text.replace("sum by (namespace, inferenceservice) (", "sum("))
 

@@ -33,8 +33,15 @@ def scalers() -> dict[str, Any] | None:
 
 def adapter_rules(kind: str) -> dict[str, dict[str, Any]]:
     """prometheus-adapter's rules by the name of the metric. kind: externalRules or rules."""
+    return {metric_name(rule): rule for rule in adapter_config()[kind]}
+
+
+def adapter_config() -> dict[str, list[dict[str, Any]]]:
+    """Every rule of prometheus-adapter, those for one metric too."""
     config = one(build("manifests/keda/prometheus-adapter"), "ConfigMap")["data"]["config.yaml"]
-    return {metric_name(rule): rule for rule in yaml.safe_load(config)[kind]}
+    loaded = yaml.safe_load(config)
+    assert isinstance(loaded, dict)
+    return loaded
 
 
 def picker_config(path: str) -> dict[str, Any]:
@@ -132,15 +139,22 @@ def test_the_adapters_rules_give_one_sample_a_metric_or_a_pod() -> None:
     for rule in adapter_rules("externalRules").values():
         assert series(adapter_query(rule, {"namespace": "a"})) is Series.ONE
     (metric,) = one(build(f"{OVERLAY}hpa-dcgm"), "HorizontalPodAutoscaler")["spec"]["metrics"]
-    rule = adapter_rules("rules")[metric["pods"]["metric"]["name"]]
-    # Scraped with honorLabels: false, as dcgm-exporter's chart does, `pod` is the exporter's own.
-    labels = {of["resource"]: label for label, of in rule["resources"]["overrides"].items()}
-    assert labels == {"namespace": "exported_namespace", "pod": "exported_pod"}
-    query = adapter_query(rule, {labels["namespace"]: "a", labels["pod"]: "b"}, group_by=labels["pod"])
-    assert query.startswith("avg by (exported_pod)")
-    assert [selector.matchers for selector in selectors(query)] == [{"exported_namespace": "a", "exported_pod": "b"}]
-    for label in labels.values():
-        assert f'{label}!=""' in rule["seriesQuery"]
+    found = [rule for rule in adapter_config()["rules"] if metric_name(rule) == metric["pods"]["metric"]["name"]]
+    # The exporter's name of up to 4.8 and that of 4.9: whichever is found, the query asks for both.
+    assert [rule["seriesQuery"].partition("{")[0] for rule in found] == [
+        "DCGM_FI_DEV_GPU_UTIL",
+        "DCGM_FI_DEV_GPU_UTIL_RATIO",
+    ]
+    for rule in found:
+        # Scraped with honorLabels: false, as dcgm-exporter's chart does, `pod` is the exporter's own.
+        labels = {of["resource"]: label for label, of in rule["resources"]["overrides"].items()}
+        assert labels == {"namespace": "exported_namespace", "pod": "exported_pod"}
+        query = adapter_query(rule, {labels["namespace"]: "a", labels["pod"]: "b"}, group_by=labels["pod"])
+        assert query.startswith("avg by (exported_pod)")
+        workload = {"exported_namespace": "a", "exported_pod": "b"}
+        assert [selector.matchers for selector in selectors(query)] == [workload, workload]
+        for label in labels.values():
+            assert f'{label}!=""' in rule["seriesQuery"]
 
 
 @pytest.mark.parametrize("path", SCALED_OBJECTS)

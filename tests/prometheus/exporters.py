@@ -12,15 +12,28 @@ from typing import Self
 from tests.prometheus.expressions import NAMESPACE, SERVICE
 
 GPU_MODEL = "NVIDIA H100 80GB HBM3"
-GPU_VALUES = {
-    "DCGM_FI_DEV_GPU_UTIL": 50.0,
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.18,
-    "DCGM_FI_PROF_DRAM_ACTIVE": 0.46,
-    "DCGM_FI_DEV_FB_USED": 72_400.0,  # MiB
-    "DCGM_FI_DEV_FB_FREE": 8_600.0,
-    "DCGM_FI_DEV_POWER_USAGE": 410.0,
-}
-"""What DCGM's exporter says of each GPU, by its default metrics."""
+GPU_VALUES = (
+    {
+        "DCGM_FI_DEV_GPU_UTIL": 50.0,
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.18,
+        "DCGM_FI_PROF_DRAM_ACTIVE": 0.46,
+        "DCGM_FI_DEV_FB_USED": 72_400.0,  # MiB
+        "DCGM_FI_DEV_FB_FREE": 8_600.0,
+        "DCGM_FI_DEV_POWER_USAGE": 410.0,
+    },
+    {
+        "DCGM_FI_DEV_GPU_UTIL_RATIO": 0.5,
+        "DCGM_FI_PROF_TENSOR_UTIL_RATIO": 0.18,
+        "DCGM_FI_PROF_DRAM_UTIL_RATIO": 0.46,
+        "DCGM_FI_DEV_FB_USED_BYTES": 72_400.0 * 2**20,
+        "DCGM_FI_DEV_FB_FREE_BYTES": 8_600.0 * 2**20,
+        "DCGM_FI_DEV_BOARD_POWER_WATTS": 410.0,
+    },
+)
+"""What DCGM's exporter says of each GPU by its default metrics, up to 4.8 and since 4.9.
+
+Names and units as NVIDIA's field identifiers and the notes of the release have them.
+"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ def healthy_page(pods: Sequence[str], scaler: Scaler = Scaler()) -> str:
             f'namespace="{NAMESPACE}",pod="llm-epp-{index}",inference_pool="{SERVICE}",fairness_id="a",priority="0"'
         )
         lines.append(f"inference_extension_flow_control_queue_size{{{picker}}} 0")
-    for pod in pods:
+    for index, pod in enumerate(pods):
         container = f'namespace="{NAMESPACE}",pod="{pod}",uid="{pod}",container="kserve-container"'
         image = 'image="registry.example.com/pagedserve:0.1.0",image_spec="registry.example.com/pagedserve:0.1.0"'
         lines += [
@@ -93,7 +106,8 @@ def healthy_page(pods: Sequence[str], scaler: Scaler = Scaler()) -> str:
             # NOTE: as scraped with honorLabels: false, where namespace and pod are the exporter's own.
             workload = f'exported_namespace="{NAMESPACE}",exported_pod="{pod}",namespace="gpu",pod="dcgm-exporter-a"'
             labels = f'{workload},gpu="{gpu}",modelName="{GPU_MODEL}"'
-            lines += [f"{name}{{{labels}}} {value}" for name, value in GPU_VALUES.items()]
+            # NOTE: the nodes of every other pod have the newer exporter.
+            lines += [f"{name}{{{labels}}} {value}" for name, value in GPU_VALUES[index % 2].items()]
     return "\n".join(lines) + "\n"
 
 

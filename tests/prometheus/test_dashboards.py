@@ -93,7 +93,7 @@ def test_variables_have_their_values(uid: str, world: World) -> None:
         for variable in DASHBOARDS[uid]["templating"]["list"]
         if variable["type"] == "query"
     }
-    expected = {"namespace": [NAMESPACE], "inferenceservice": [SERVICE], "pod": list(PODS)}
+    expected = {"cluster": [], "namespace": [NAMESPACE], "inferenceservice": [SERVICE], "pod": list(PODS)}
     if uid == "pagedserve-engine":
         expected["gpu_model"] = [GPU_MODEL]
     if uid == "pagedserve-versions":

@@ -11,11 +11,13 @@ import yaml
 from grafana.catalogue import FOLDER
 from grafana.preview.template import Chosen, Template
 from tests.grafana.linter import panels, targets
+from tests.prometheus.exporters import GPU_MODEL, GPU_VALUES
 from tests.prometheus.server import promtool
 
 DASHBOARDS = {file.stem: json.loads(file.read_text()) for file in FOLDER.glob("*.json")}
 CHOICE = Template(
-    {name: Chosen(["All"], ".+") for name in ("namespace", "pod")} | {"inferenceservice": Chosen(["a", "b"], "(a|b)")}
+    {name: Chosen(["All"], ".+") for name in ("namespace", "pod", "gpu_model")}
+    | {"cluster": Chosen(["All"], ".*"), "inferenceservice": Chosen(["a", "b"], "(a|b)")}
 )
 AT = "10m"
 OF_A, OF_B = 'namespace="n",inferenceservice="a"', 'namespace="n",inferenceservice="b"'
@@ -123,6 +125,43 @@ def test_a_version_is_not_compared_with_itself(canary: str, shown: dict[str, flo
         for pod, tokens in ((POD_A, 60), (CANARY_A, 120))
     }
     check(tmp_path, given, {expression("pagedserve-versions", 3, "A", chosen): shown})
+
+
+def test_versions_of_two_services_are_not_compared(tmp_path: Path) -> None:
+    """As "All" would have it: the same service in two namespaces, one replica set each."""
+    chosen = Template(
+        {**CHOICE.values, "stable": Chosen([""], "a-predictor-5d4f9c"), "canary": Chosen([""], "a-v2-predictor-7f8d9b")}
+    )
+    labels = {POD_A: OF_A, CANARY_A: OF_A.replace('"n"', '"other"')}
+    given = {f'pagedserve_engine_up{{{of},pod="{pod}"}}': "1x20" for pod, of in labels.items()} | {
+        f'pagedserve_generation_tokens_total{{{of},pod="{pod}"}}': "0+60x20" for pod, of in labels.items()
+    }
+    check(tmp_path, given, {expression("pagedserve-versions", 3, "A", chosen): {}})
+
+
+@pytest.mark.parametrize(("chosen", "shown"), [("east", 2), ("(east|west)", 5), (".*", 9)])
+def test_a_cluster_can_be_chosen_where_series_have_the_label(chosen: str, shown: float, tmp_path: Path) -> None:
+    """The same service in two clusters, and in one that gives its series no such label."""
+    given: Given = {}
+    for cluster, pods in (('cluster="east",', 2), ('cluster="west",', 3), ("", 4)):
+        for name, values in runs(OF_A, pods=pods, up=pods).items():
+            given[name.replace("{", "{" + cluster)] = values
+    template = Template({**CHOICE.values, "cluster": Chosen([chosen], chosen)})
+    check(tmp_path, given, {expression("pagedserve-service", 2, "A", template): {"{}": shown}})
+
+
+@pytest.mark.parametrize("panel", range(90, 94))
+def test_gpus_are_shown_by_an_old_exporter_and_a_new_one(panel: int, tmp_path: Path) -> None:
+    """In one unit, and each GPU once, where a collector was told to give both names too."""
+    pods = {POD_A: GPU_VALUES[0], CANARY_A: GPU_VALUES[1], f"{POD_A[:-1]}q": GPU_VALUES[0] | GPU_VALUES[1]}
+    given: Given = {f'pagedserve_engine_up{{{OF_A},pod="{pod}"}}': "1x20" for pod in pods}
+    for pod, values in pods.items():
+        workload = f'namespace="gpu",pod="exporter",exported_namespace="n",exported_pod="{pod}"'
+        labels = f'{workload},gpu="0",modelName="{GPU_MODEL}"'
+        given |= {f"{name}{{{labels}}}": f"{value}x20" for name, value in values.items()}
+    value = {90: 0.5, 91: 0.18, 92: 72_400 / 81_000, 93: 410}[panel]
+    samples = {f'{{gpu="0", namespace="n", pod="{pod}"}}': value for pod in pods}
+    check(tmp_path, given, {expression("pagedserve-engine", panel, "A"): samples})
 
 
 @pytest.mark.parametrize("exported", ["", "exported_"])
