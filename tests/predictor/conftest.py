@@ -84,7 +84,9 @@ def collector(running: Collector) -> Collector:
 
 
 @pytest.fixture
-def tracer(collector: Collector) -> Iterator[RequestTracer]:
+def tracer(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator[RequestTracer]:
+    """Closing it exports all, however long that takes."""
+    monkeypatch.setattr("predictor.tracing.CLOSE_SECONDS", 60.0)
     made = RequestTracer.start(collector.grpc_url)
     yield made
     made.close()

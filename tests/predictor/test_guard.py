@@ -169,9 +169,9 @@ async def call(server: GrpcServer, method: str, metadata: Any = (), *, send: byt
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         # NOTE: the request goes out with the call: grpc.aio reports a write that comes after a refusal as INTERNAL.
         if send is None:
-            stream = channel.stream_stream(method)(metadata=metadata, timeout=20)
+            stream = channel.stream_stream(method)(metadata=metadata, timeout=60)
         else:
-            stream = channel.unary_stream(method)(send, metadata=metadata, timeout=20)
+            stream = channel.unary_stream(method)(send, metadata=metadata, timeout=60)
         try:
             while await stream.read() is not grpc.aio.EOF:
                 if method.endswith("/Watch"):  # which never ends by itself

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import inspect
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from predictor.http_protocol import HttpProtocol
 from predictor.kserve_adapter import KServeHost, Model, ModelServer, mount
 from predictor.tls import TlsFiles
 from tests.certificates import Authority
+from tests.sockets import reserved_port
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def restored() -> Iterator[None]:
 
 def python(code: str, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *argv], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, *argv], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -158,9 +158,9 @@ def test_the_whole_life_of_a_host() -> None:
         got_signal = asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, got_signal.set)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 port = await host.wait_open()
-                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
                     seen.ours = await client.get("/ours")
                     seen.kserves = [
                         (await client.request(method, path)).status_code
@@ -237,24 +237,24 @@ def test_a_host_with_a_tls_context_speaks_https_on_the_port_it_was_given(tmp_pat
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     mount([route()], add_exception_handlers)
-    port = free_port()
-    host = KServeHost(http_port=port, grace_period=1, tls_context=TlsFiles(pair.cert, pair.key).http_context)
     seen = SimpleNamespace()
 
     async def life() -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await host.wait_open() == port
-                async with httpx.AsyncClient(verify=authority.context()) as client:
+                async with httpx.AsyncClient(verify=authority.context(), timeout=60) as client:
                     seen.status = (await client.get(f"https://127.0.0.1:{port}/ours")).status_code
-                async with httpx.AsyncClient() as client:
+                async with httpx.AsyncClient(timeout=60) as client:
                     with pytest.raises(httpx.TransportError):
                         await client.get(f"http://127.0.0.1:{port}/ours")
                 seen.config = host._server._rest_server.config
         finally:
             host.stop()
 
-    host.run(SmallModel(), life)
+    with reserved_port() as port:
+        host = KServeHost(http_port=port, grace_period=1, tls_context=TlsFiles(pair.cert, pair.key).http_context)
+        host.run(SmallModel(), life)
     assert seen.status == 200
     assert seen.config.is_ssl  # as uvicorn's own line says https
 
@@ -284,9 +284,3 @@ async def test_a_guard_wraps_every_route(restored: None) -> None:
         assert (await client.get("/ours")).status_code == 200
         assert (await client.get("/none")).status_code == 404
     assert seen == ["/ours", "/none"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -18,7 +18,7 @@ MODEL_CODE = ("torch", "transformers.models", "engine.runner", "engine.layers", 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False
     )
 
 

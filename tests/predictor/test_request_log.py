@@ -175,28 +175,32 @@ async def test_a_name_cannot_forge_a_line(lines: Lines) -> None:
     assert len(lines.text.splitlines()) == 3
 
 
+def ended(at: float, status: int = 200) -> RequestContext:
+    """One without a route, which ended at that time."""
+    request = RequestContext("r", "http", "GET", RequestEdge(), status=status)
+    request.start_time = request.end_time = at + 1000.0
+    return request
+
+
 async def test_requests_beyond_the_rate_are_counted_in_one_line(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("predictor.request_log.SUMMARY_SECONDS", 0.2)
     log = RequestLog(3)
-    edge = RequestEdge([log])
     for number in range(10):
-        with edge.handling(RequestContext("r", "http", "GET", edge, status=200 if number < 8 else 503)):
-            pass
+        log.on_request_ended(ended(0.01 * number, 200 if number < 8 else 503))
     await until(lambda: "num_left_out" in lines.text)
     read = lines.read
     assert [line["message"] for line in read[:3]] == ["GET (no route) 200"] * 3
     assert (read[3]["num_left_out"], read[3]["by_status"]) == (7, {"200": 5, "503": 2})
     assert read[3]["message"] == "7 requests have no line of their own: more than 3 ended in a second"
-    with edge.handling(RequestContext("r", "http", "GET", edge, status=200)):
-        pass
+    log.on_request_ended(ended(0.2))
     assert lines.read[-1]["message"] == "GET (no route) 200"
 
 
 async def test_the_last_count_is_told_at_the_end(lines: Lines) -> None:
-    edge = RequestEdge([RequestLog(1)])
+    log = RequestLog(1)
+    edge = RequestEdge([log])
     for _ in range(3):
-        with edge.handling(RequestContext("r", "http", "GET", edge, status=200)):
-            pass
+        log.on_request_ended(ended(0.0))
     edge.close()
     edge.close()
     assert [line.get("num_left_out") for line in lines.read] == [None, 2]

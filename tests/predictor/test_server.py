@@ -136,7 +136,7 @@ def test_after_the_start_every_reachable_route_is_ours(make_app) -> None:
 
     async def life() -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await host.wait_open()
                 walked.extend(flat(app.router.routes))
         finally:
@@ -166,7 +166,7 @@ async def test_overridden_handlers_work_over_grpc(make_app) -> None:
                 request_serializer=request_type.SerializeToString,
                 response_deserializer=answer_type.FromString,
             )
-            answer = await call(request, timeout=20)
+            answer = await call(request, timeout=60)
     finally:
         await server.stop(0)
     text = b"".join(answer.raw_output_contents) or b"".join(answer.outputs[0].contents.bytes_contents)

@@ -176,7 +176,7 @@ async def test_texts_being_tokenised_are_bounded_by_the_queue(make_app) -> None:
     encode = app.engine.encode
 
     def wait_and_encode(text: str, **options: bool) -> EncodedPrompt:
-        assert go.wait(10)
+        assert go.wait(60)
         return encode(text, **options)
 
     app.engine.encode = wait_and_encode

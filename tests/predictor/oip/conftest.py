@@ -25,7 +25,11 @@ from tests.fake_engine import FakeEngine
 HEADER = "Inference-Header-Content-Length"
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+ABORT_SECONDS = 5 * 1.0
+"""Five times what is promised."""
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Lets the event loop run until the condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  the scripted engine has no event for its counts

@@ -306,7 +306,7 @@ async def responses_to(messages: list[bytes]) -> list[Any]:
     async def write(response: Any) -> None:
         responses.append(response.FromString(response.SerializeToString()))
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await answer_stream(service, PagedModel(service), requests(), write, {})
     assert engine.num_requests == 0
     return responses

@@ -13,7 +13,7 @@ import pytest
 from engine.errors import RequestAbortedError
 from predictor.oip.generate import decode_generate
 from tests.fake_engine import FakeEngine, text_script
-from tests.predictor.oip.conftest import Server, until
+from tests.predictor.oip.conftest import ABORT_SECONDS, Server, until
 
 GENERATE = "/v2/models/model/generate"
 STREAM = "/v2/models/model/generate_stream"
@@ -179,7 +179,7 @@ async def test_a_caller_that_goes_away_aborts_its_request(
         await asyncio.sleep(0)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    await until(lambda: engine.num_requests == 0, seconds=1.0)
+    await until(lambda: engine.num_requests == 0, ABORT_SECONDS)
     assert len(engine.aborted) == 1
 
 

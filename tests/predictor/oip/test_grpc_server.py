@@ -16,7 +16,7 @@ from predictor.oip.grpc_calls import _details
 from predictor.oip.grpc_server import GrpcServer
 from predictor.oip.schema import ModelInferRequest, message_class
 from tests.fake_engine import FakeEngine, text_script
-from tests.predictor.oip.conftest import Server, Shouting, until
+from tests.predictor.oip.conftest import ABORT_SECONDS, Server, Shouting, until
 
 Code = grpc.StatusCode
 
@@ -266,13 +266,14 @@ async def _code(call: Any) -> Any:
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 async def test_a_client_that_goes_away_aborts_its_request(serve: Callable[..., Any], how: str) -> None:
     server = await serve(FakeEngine(text_script("x" * 1000), pause_after=2))
-    call = server.grpc.call("ModelInfer", text_message(b"a", b"b"), timeout=0.5 if how == "deadline" else None)
+    # NOTE: within the deadline the call has to come to the engine.
+    call = server.grpc.call("ModelInfer", text_message(b"a", b"b"), timeout=5.0 if how == "deadline" else None)
     await until(lambda: server.engine.num_requests == 2)
     if how == "cancel":
         call.cancel()
     with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
         await call
-    await until(lambda: server.engine.num_requests == 0, seconds=1.0)
+    await until(lambda: server.engine.num_requests == 0, ABORT_SECONDS)
     assert len(server.engine.aborted) == 2
 
 

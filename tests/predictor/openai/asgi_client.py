@@ -10,8 +10,8 @@ from typing import Any
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop run until `condition()` holds; fails after 5 s."""
-    async with asyncio.timeout(5):
+    """Lets the loop run until `condition()` holds; fails after a minute."""
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  the states waited for are plain counters
             await asyncio.sleep(0)
 
@@ -92,7 +92,7 @@ class Exchange:
             changed.cancel()
 
     async def done(self) -> Answer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.task
         return self.answer
 
