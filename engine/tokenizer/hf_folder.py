@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from engine.brief import brief
 from engine.errors import ModelLoadError
 from engine.tokenizer.chat_template import ChatTemplate
 from engine.tokenizer.tokenizer import Tokenizer
@@ -38,9 +39,10 @@ def _legacy_template(path: Path) -> str | dict[str, str] | None:
         return None
     try:
         template = json.loads(path.read_text(encoding="utf-8"))["chat_template"]
+        if isinstance(template, list):
+            template = {entry["name"]: entry["template"] for entry in template}
     except (ValueError, KeyError, TypeError) as error:
         raise ModelLoadError(f"{path} must be a JSON object with a chat_template: {error!r}") from error
-    if isinstance(template, list):
-        return {entry["name"]: entry["template"] for entry in template}
-    assert isinstance(template, str | dict)
+    if not isinstance(template, str | dict):
+        raise ModelLoadError(f"{path}: chat_template must be a text or a list of named texts, got {brief(template)}")
     return template

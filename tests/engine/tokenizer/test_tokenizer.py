@@ -105,9 +105,10 @@ class TestFolder:
         with pytest.raises(ModelLoadError, match="cannot be read"):
             Tokenizer.load(tmp_path)
 
-    def test_a_damaged_template_file_is_a_load_error(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("text", ["[]", "{", '{"chat_template": 5}', '{"chat_template": [{"name": "default"}]}'])
+    def test_a_damaged_template_file_is_a_load_error(self, tmp_path: Path, text: str) -> None:
         save_folder(tmp_path, byte_level_backend())
-        (tmp_path / "chat_template.json").write_text("[]")
+        (tmp_path / "chat_template.json").write_text(text)
         with pytest.raises(ModelLoadError, match="chat_template"):
             Tokenizer.load(tmp_path)
 
