@@ -24,13 +24,14 @@ BUILD_PACKAGES = {"version": "pagedserve", "torch": "torch", "triton": "triton"}
 """Labels of `build_info` and the packages whose versions they tell."""
 
 # NOTE: buckets are fine where an H100 works (5 to 50 ms between tokens, 20 ms to 10 s to the first one) and reach to
-# what a laptop's CPU takes. The bounds that SLOs and alerts name (manifests/monitoring) must stay among them.
+# what a laptop's CPU takes. The bounds that SLOs and alerts name (manifests/monitoring) must stay among them, and so
+# must those that vLLM's own dashboard offers as objectives, for `--metrics_aliases vllm`.
 STEP_BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1),
-    *(0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(0.15, 0.2, 0.25, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
 LATENCY_BUCKETS = (
-    *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5),
+    *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5),
     *(5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0),
 )
 DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)

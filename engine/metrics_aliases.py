@@ -24,17 +24,23 @@ Aliases = Callable[[Iterable[Metric]], Iterator[Metric]]
 class Alias:
     """vLLM's `name` for our `source`, both without prefix and without a counter's `_total`.
 
-    labels: what vLLM calls our labels, where it differs.
+    labels: what vLLM calls our labels, where it differs. fixed: labels by which vLLM splits what is one series here,
+    each with the value that ours is.
     """
 
     name: str
     source: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
 
 VLLM_ALIASES = (
     Alias("num_requests_running", "requests_running"),
     Alias("num_requests_waiting", "requests_waiting"),
+    # NOTE: what waits here waits for room; nothing is held back for a transfer or an adapter, vLLM's "deferred".
+    Alias("num_requests_waiting_by_reason", "requests_waiting", fixed={"reason": "capacity"}),
+    # NOTE: vLLM's status board takes a server without it for down.
+    Alias("engine_sleep_state", "engine_up", fixed={"sleep_state": "awake"}),
     Alias("kv_cache_usage_perc", "kv_cache_usage_ratio"),
     Alias("gpu_cache_usage_perc", "kv_cache_usage_ratio"),
     Alias("cache_config_info", "cache_config_info", {"num_blocks": "num_gpu_blocks"}),
@@ -77,7 +83,7 @@ def vllm_aliases(own: Iterable[Metric]) -> Iterator[Metric]:
         for sample in metric.samples:
             labels = {alias.labels.get(key, key): value for key, value in sample.labels.items()}
             suffix = sample.name.removeprefix(metric.name)
-            renamed.add_sample(name + suffix, {**labels, "engine": ENGINE}, sample.value)
+            renamed.add_sample(name + suffix, {**labels, **alias.fixed, "engine": ENGINE}, sample.value)
         yield renamed
 
 

@@ -59,7 +59,7 @@ def test_an_alias_has_the_values_of_its_source(own: list[Metric], alias) -> None
     for (suffix, labels, value), (other_suffix, other_labels, other_value) in zip(source, renamed, strict=True):
         assert (suffix, value) == (other_suffix, other_value)
         expected = {alias.labels.get(name, name): text for name, text in labels.items()}
-        assert other_labels == {**expected, "engine": ENGINE}
+        assert other_labels == {**expected, **alias.fixed, "engine": ENGINE}
     # What was fed above reaches each of them.
     assert any(value for _, _, value in renamed)
 
@@ -67,6 +67,27 @@ def test_an_alias_has_the_values_of_its_source(own: list[Metric], alias) -> None
 def test_names_are_unlike_each_other(own: list[Metric]) -> None:
     names = [metric.name for metric in vllm_aliases(own)]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("time_to_first_token_seconds", (0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)),
+        ("request_time_per_output_token_seconds", (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5)),
+    ],
+)
+def test_objectives_that_vllms_dashboard_offers_are_bounds(
+    own: list[Metric], name: str, bounds: tuple[float, ...]
+) -> None:
+    """It asks for the bucket of that very bound, by its text."""
+    (metric,) = [metric for metric in vllm_aliases(own) if metric.name == VLLM_PREFIX + name]
+    assert {str(bound) for bound in bounds} <= {sample.labels.get("le") for sample in metric.samples}
+
+
+def test_a_server_that_takes_requests_is_awake_for_vllms_status_board(own: list[Metric]) -> None:
+    (metric,) = [metric for metric in vllm_aliases(own) if metric.name == "vllm:engine_sleep_state"]
+    ((labels, value),) = [(sample.labels, sample.value) for sample in metric.samples]
+    assert (labels["sleep_state"], value) == ("awake", 1)
 
 
 def test_labels_as_vllm_calls_them(own: list[Metric]) -> None:
