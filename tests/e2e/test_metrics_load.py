@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -189,9 +190,9 @@ def test_both_processes(loaded: Server) -> None:
         front, engine = total(values, f"process_{name}"), total(values, f"pagedserve_engine_process_{name}")
         assert front > 0, name
         assert engine > 0, name
-        assert engine != front
     assert total(values, "pagedserve_engine_process_threads") >= 1
-    # The engine holds torch, the front does not.
-    assert total(values, "pagedserve_engine_process_resident_memory_bytes") > 1.2 * total(
-        values, "process_resident_memory_bytes"
-    )
+    assert loaded.process is not None
+    for prefix, pid in (("process", loaded.process.pid), ("pagedserve_engine_process", loaded.engine_pid)):
+        process = psutil.Process(pid)
+        assert total(values, f"{prefix}_start_time_seconds") == pytest.approx(process.create_time(), abs=1)
+        assert total(values, f"{prefix}_resident_memory_bytes") == pytest.approx(process.memory_info().rss, rel=0.5)
