@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.brief import brief
 from engine.errors import InvalidParameterError, InvalidPromptError, RequestError
 from engine.sampling_params import SamplingParams
+from predictor.collect import collect_all
 from predictor.oip.parameters import SAMPLING_PARAMETERS, parameters_from_mapping
 
 if TYPE_CHECKING:
@@ -44,12 +44,7 @@ async def predict_instances(service: GenerationService, payload: Any) -> dict[st
         [one.params for one in instances],
         deadline=[None if one.timeout is None else now + one.timeout for one in instances],
     )
-    try:
-        results = await asyncio.gather(*(stream.collect() for stream in streams))
-    finally:
-        for stream in streams:
-            stream.abort()
-    texts = [[output.text for output in result.outputs] for result in results]
+    texts = [[output.text for output in result.outputs] for result in await collect_all(streams)]
     return {"predictions": [one[0] if len(one) == 1 else one for one in texts]}
 
 

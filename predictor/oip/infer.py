@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from predictor.bodies import run_sized
+from predictor.collect import collect_all
 from predictor.oip.errors import MalformedRequestError
 from predictor.oip.infer_types import InferRequest, InferResponse
 from predictor.oip.metadata import MODEL_VERSION
@@ -16,7 +16,6 @@ from predictor.oip.plan import InferencePlan, read_plan
 from predictor.oip.results import output_tensors
 
 if TYPE_CHECKING:
-    from engine.outputs import RequestOutput
     from engine.streams import GenerationStream
     from predictor.model import PagedModel
     from predictor.service import GenerationService
@@ -49,11 +48,7 @@ async def infer(service: GenerationService, request: InferRequest) -> InferRespo
     if plan.stream:
         raise MalformedRequestError("input 'stream' may be true only with ModelStreamInfer")
     streams = await submit(service, plan, request.id)
-    try:
-        results = await _collect(streams)
-    finally:
-        for stream in streams:
-            stream.abort()
+    results = await collect_all(streams)
     return InferResponse(
         response_id=request.id,
         model_name=service.model_name,
@@ -73,13 +68,3 @@ async def submit(service: GenerationService, plan: InferencePlan, request_id: st
         request_ids=[name] * len(plan.prompts),
         deadline=deadline,
     )
-
-
-async def _collect(streams: Sequence[GenerationStream]) -> list[RequestOutput]:
-    """Reads all streams together; the first error ends them all."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(stream.collect()) for stream in streams]
-    except ExceptionGroup as group_error:
-        raise group_error.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from engine.errors import InvalidParameterError, InvalidPromptError, RequestError
 from engine.outputs import RequestOutput
+from predictor.collect import collect_all
 from predictor.disconnect import run_until_disconnect
 from predictor.openai.chunks import ChatChunks
-from predictor.openai.collect import collect_all
 from predictor.openai.decode import read_request
 from predictor.openai.envelope import Envelope
 from predictor.openai.events import stream_response
@@ -47,8 +47,8 @@ async def create_chat_completion(service: GenerationService, http: Request) -> R
     if request.stream:
         writer = ChatChunks(envelope)
         return await stream_response(http, [stream], writer, request.stream_options, envelope.headers)
-    results, usage = await run_until_disconnect(http, collect_all([stream]))
-    return _answer(envelope, results[0], usage, with_logprobs=bool(request.logprobs))
+    (result,) = await run_until_disconnect(http, collect_all([stream]))
+    return _answer(envelope, result, Usage.of([stream], [result]), with_logprobs=bool(request.logprobs))
 
 
 def prompt_text(service: GenerationService, request: ChatRequest) -> str:

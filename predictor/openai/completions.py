@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from engine.outputs import CompletionOutput, SequenceDelta
 from predictor.bodies import run_sized
+from predictor.collect import collect_all
 from predictor.disconnect import run_until_disconnect
 from predictor.openai.chunks import DONE, CompletionChunks
-from predictor.openai.collect import collect_all
 from predictor.openai.decode import read_request
 from predictor.openai.envelope import Envelope
 from predictor.openai.events import EVENT_STREAM, STREAM_HEADERS, UsageReport, stream_response
@@ -53,9 +53,9 @@ async def create_completion(service: GenerationService, http: Request) -> Respon
     if request.stream:
         writer = CompletionChunks(envelope, _by_index(echoes, n))
         return await stream_response(http, streams, writer, request.stream_options, envelope.headers)
-    results, usage = await run_until_disconnect(http, collect_all(streams))
+    results = await run_until_disconnect(http, collect_all(streams))
     outputs = [best(result.outputs, n) for result in results]
-    return _answer(envelope, outputs, echoes, usage, with_logprobs=request.logprobs is not None)
+    return _answer(envelope, outputs, echoes, Usage.of(streams, results), with_logprobs=request.logprobs is not None)
 
 
 def best(outputs: Sequence[CompletionOutput], n: int) -> list[CompletionOutput]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
+    from engine.outputs import RequestOutput
     from engine.streams import GenerationStream
 
 
@@ -24,9 +25,14 @@ class Usage:
     cached_tokens: int = 0
 
     @classmethod
-    def of(cls, streams: Sequence[GenerationStream]) -> Usage:
-        """Usage with nothing generated yet."""
-        return cls(prompt_tokens=sum(len(stream.request.prompt_token_ids) for stream in streams))
+    def of(cls, streams: Sequence[GenerationStream], results: Sequence[RequestOutput] = ()) -> Usage:
+        """Usage of the streams with these results, or with nothing generated yet."""
+        usage = cls(
+            prompt_tokens=sum(len(stream.request.prompt_token_ids) for stream in streams),
+            completion_tokens=sum(len(output.token_ids) for result in results for output in result.outputs),
+        )
+        usage.read_cached(streams)
+        return usage
 
     def read_cached(self, streams: Sequence[GenerationStream]) -> None:
         """Takes over the prefix hits; they are known once a stream has given its first token."""
