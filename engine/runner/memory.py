@@ -87,7 +87,7 @@ def choose_max_model_len(config: EngineConfig, model_context: int, num_blocks: i
     if wanted > capacity:
         logger.warning(
             "max_model_len is %d instead of %d: the KV pool of %d blocks of %d tokens cannot hold a longer sequence; "
-            "set num_kv_blocks or kv_cache_memory higher to change that",
+            "set num_kv_blocks, kv_cache_memory or, on a GPU, memory_utilization higher to change that",
             capacity,
             wanted,
             num_blocks,

@@ -62,8 +62,12 @@ class TopLogprobs:
             self._index = upload(np.array(places, dtype=np.int64), logits.device)
             logits = logits.index_select(0, self._index)
         self._logprobs = logits.log_softmax(-1)
-        count = min(max(num_top), logits.shape[1])
-        rows = max(1, _SLICE // logits.shape[1])
+        # NOTE: a copy of some rows is gone before the keys are made: the work space of a step is measured where all of
+        # them ask, and none is copied.
+        del logits
+        vocab_size = self._logprobs.shape[1]
+        count = min(max(num_top), vocab_size)
+        rows = max(1, _SLICE // vocab_size)
         self._top_ids = torch.cat([_top_ids(part, count) for part in torch.split(self._logprobs, rows)])
 
     def of(self, token_ids: torch.Tensor) -> PendingLogprobs:

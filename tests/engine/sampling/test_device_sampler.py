@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -232,6 +233,26 @@ def test_no_rows() -> None:
     sampler = DeviceSampler(VOCAB, EOS, 4, CPU)
     none = torch.empty(0, dtype=torch.int64)
     assert sampler.sample(torch.empty(0, VOCAB), [], none, none).result() == SampledTokens([], [])
+
+
+def test_log_probabilities_of_some_rows_take_no_more_memory_than_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that ask are copied, and the copy is gone when the most memory is needed."""
+    copies: list[weakref.ref[torch.Tensor]] = []
+    select, top_ids = torch.Tensor.index_select, device_logprobs._top_ids
+
+    def noted(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+        result = select(tensor, dim, index)
+        copies.append(weakref.ref(result))
+        return result
+
+    def checked(logprobs: torch.Tensor, count: int) -> torch.Tensor:
+        assert copies
+        assert all(copy() is None for copy in copies)
+        return top_ids(logprobs, count)
+
+    monkeypatch.setattr(torch.Tensor, "index_select", noted)
+    monkeypatch.setattr(device_logprobs, "_top_ids", checked)
+    device_logprobs.TopLogprobs(_logits(4, 1), [0, 2, 3], [1, 0, 2])
 
 
 @pytest.mark.parametrize("slice_size", [2**23, 700], ids=["whole", "sliced"])
