@@ -135,6 +135,7 @@ RECORD = logging.LogRecord(
     "predictor", logging.WARNING, "f.py", 1, "The drain timeout of %g s\nhas passed", (30,), None
 )
 RECORD.fields = {"request_id": "r1", "status": 200, "total_seconds": 0.5}
+RECORD.created, RECORD.msecs = 1_800_000_000.25, 250.0
 
 
 @pytest.mark.parametrize(
@@ -169,14 +170,14 @@ def test_without_it_they_are_text() -> None:
 
 def test_lines_of_the_text_format_are_taken_apart() -> None:
     parsed = parse(TextFormatter().format(RECORD))
-    assert parsed.pop("time") == datetime.fromtimestamp(int(RECORD.created * 1000) / 1000)
+    assert parsed.pop("time") == datetime.fromtimestamp(RECORD.created)
     message = "The drain timeout of 30 s\nhas passed request_id=r1 status=200 total_seconds=0.5"
     assert parsed == {"logger": "predictor", "level": "WARNING", "message": message}
 
 
 def test_lines_of_the_json_format_are_fields() -> None:
     parsed = parse(JsonFormatter().format(RECORD))
-    assert parsed.pop("time") == datetime.fromtimestamp(int(RECORD.created * 1000) / 1000, UTC)
+    assert parsed.pop("time") == datetime.fromtimestamp(RECORD.created, UTC)
     message = "The drain timeout of 30 s\nhas passed"
     assert parsed == {"logger": "predictor", "level": "warning", "message": message, **RECORD.fields}
 
