@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -64,7 +66,8 @@ class CudaAccelerator:
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
-        # NOTE: one for all recorders, since the libraries keep a workspace for each stream that they have met.
+        # NOTE: one for all recorders, since the libraries keep a workspace for each stream that they have met. torch
+        # 2.13 drops it with any graph of that stream: one recorder's graphs are to be gone before another's are made.
         self._side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def host_buffer(self, num_bytes: int) -> torch.Tensor:
@@ -106,10 +109,25 @@ class _CudaGraphRecorder:
             compute()
         graph = torch.cuda.CUDAGraph()
         # NOTE: thread_local, since other threads of a notebook may use the device meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+        with (
+            _no_garbage_collection(),
+            torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"),
+        ):
             compute()
         current.wait_stream(stream)
         return graph.replay
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """NOTE: a collection may find somebody's graph or kernel, and to destroy one is not permitted during a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class HostAccelerator:

@@ -261,6 +261,7 @@ class DeviceRunner:
 
     def _close(self) -> None:
         """Gives back what `_open` and the graphs have taken."""
+        # NOTE: nothing else may hold a graph: see `CudaAccelerator` on graphs that outlive their recorder's.
         self._graphs.clear()
         self._caches = ()
         del self._rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,6 +68,34 @@ def test_work_runs_once_on_the_side_before_it_is_captured_there(log: list[str]) 
     log.clear()
     replay()
     assert log == ["replay"]
+
+
+def test_nothing_is_collected_during_a_capture(log: list[str]) -> None:
+    """A graph or a kernel that is garbage must not be destroyed then: CUDA forbids it."""
+    enabled: list[bool] = []
+
+    def work() -> None:
+        enabled.append(gc.isenabled())
+
+    recorder = CudaAccelerator().recorder()
+    recorder.record(work)
+    assert enabled == [True, False]
+    assert gc.isenabled()
+
+    def fail() -> None:
+        work()
+        if not gc.isenabled():
+            raise RuntimeError("CUDA error")
+
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        recorder.record(fail)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        recorder.record(work)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_the_graphs_of_a_recorder_share_their_memory_and_all_recorders_a_stream(log: list[str]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import traceback
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from engine.config import EngineConfig
 from engine.core.plan import ScheduledSequence, StepPlan
 from engine.errors import ConfigError
 from engine.messages import LoadProgress, SequenceId
-from engine.runner.accelerator import Event, GraphRecorder, HostAccelerator
+from engine.runner.accelerator import Compute, Event, GraphRecorder, HostAccelerator
 from engine.runner.device_memory import SPARE_BYTES, DeviceMemory
 from engine.runner.device_runner import DeviceRunner
 from tests.engine.runner.test_model_runner import make_request, make_runner, next_token, whole
@@ -233,6 +235,46 @@ def test_the_pool_is_measured_with_the_graphs_in_place(model_dir: Path) -> None:
     assert seen[-1] == LoadProgress("recording decode graphs", 4, 4)
     result = runner.execute(StepPlan((whole(make_request("a", [5, 6, 7], [1])),), ()))
     assert len(result.token_ids[0]) == 1
+
+
+class ForgetfulAccelerator(HostAccelerator):
+    """Notes how many graphs are alive whenever a recorder is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.alive: list[int] = []
+
+    def recorder(self) -> GraphRecorder:
+        self.alive.append(len(self.graphs))
+        graphs = self.graphs
+
+        class Graph:
+            def __init__(self, compute: Compute) -> None:
+                self._compute = compute
+                graphs.add(self)
+
+            def replay(self) -> None:
+                self._compute()
+
+        class Recorder:
+            def record(self, compute: Compute) -> Compute:
+                compute()
+                return Graph(compute).replay
+
+        return Recorder()
+
+
+def test_the_graphs_that_were_measured_are_gone_before_new_ones_are_recorded(model_dir: Path) -> None:
+    """At once, by their last reference: torch may take the new ones' memory away with an old one that dies later."""
+    accelerator = ForgetfulAccelerator()
+    gc.disable()
+    try:
+        runner = make_device_runner(model_dir, accelerator, Memory(), num_kv_blocks=None, memory_utilization=0.125)
+    finally:
+        gc.enable()
+    assert accelerator.alive == [0, 0]
+    assert len(accelerator.graphs) == len(runner.graph_sizes) == 4
 
 
 def test_a_pool_of_given_size_is_not_measured(model_dir: Path) -> None:
