@@ -12,6 +12,11 @@ from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
 
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that went away before it was answered; nobody reads it but logs and metrics."""
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""No cache and no buffering proxy between: an event reaches the client when it is made."""
+
 
 class ClientDisconnectedError(Exception):
     """The HTTP client closed its connection before it was answered; answered with a 499 that nobody reads."""
@@ -45,7 +50,7 @@ class WatchedStreamingResponse(Response):
         self.status_code = status_code
         self.media_type = media_type
         self.background = None
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+        self.init_headers({**STREAM_HEADERS, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -10,7 +10,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.brief import brief_text
-from predictor.http_errors import CLIENT_CLOSED_REQUEST, unexpected_response
+from predictor.disconnect import CLIENT_CLOSED_REQUEST
+from predictor.http_errors import unexpected_response
 from predictor.logs import QUIET_PATHS
 from predictor.request_context import (
     CARRIED,

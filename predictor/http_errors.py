@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from http import HTTPStatus
 from typing import Any
 
@@ -22,11 +21,11 @@ from engine.errors import (
     UnavailableError,
 )
 from predictor.bodies import BodyTooLargeError, UnsupportedEncodingError
-from predictor.disconnect import ClientDisconnectedError
+from predictor.disconnect import CLIENT_CLOSED_REQUEST, ClientDisconnectedError
+from predictor.error_headers import error_headers
 from predictor.kserve_adapter import InvalidInput
 from predictor.request_context import note_error
 
-CLIENT_CLOSED_REQUEST = 499
 OPENAI_PREFIXES = ("/v1/", "/openai/")
 """Where an unknown path or a wrong method is answered in OpenAI's shape, but for KServe's V1 protocol, `/v1/models`."""
 
@@ -58,19 +57,6 @@ STATUSES: tuple[tuple[type[PagedServeError], HTTPStatus], ...] = (
 def status_of(error: PagedServeError) -> HTTPStatus:
     """HTTP status of an error of the engine or of this package, by its class."""
     return next((status for kind, status in STATUSES if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-def error_headers(error: PagedServeError) -> dict[str, str]:
-    """Retry-After where trying again helps, later or at another replica; an end to a connection not read to its end."""
-    match error:
-        case OverloadedError():
-            return {"retry-after": str(math.ceil(error.retry_after))}
-        case UnavailableError() | RequestAbortedError():
-            return {"retry-after": "1"}
-        case BodyTooLargeError():
-            return {"connection": "close"}
-        case _:
-            return {}
 
 
 def error_response(error: PagedServeError) -> JSONResponse:

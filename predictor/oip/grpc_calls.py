@@ -10,7 +10,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from engine.errors import EngineDrainingError, OverloadedError
-from predictor.oip.errors import MalformedRequestError, grpc_status, public_message, retry_after
+from predictor.error_headers import retry_after
+from predictor.oip.errors import MalformedRequestError, grpc_status, public_message
 
 MAX_DETAIL_BYTES = 4096
 """Details travel in an HTTP/2 trailer, percent-encoded, whose size clients bound."""

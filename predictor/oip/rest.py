@@ -11,14 +11,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from predictor.bodies import decode, read_bytes, single_header
-from predictor.disconnect import ClientDisconnectedError, WatchedStreamingResponse, run_until_disconnect
-from predictor.oip.codec_json import HEADER_LENGTH, decode_request, encode_response
-from predictor.oip.errors import (
-    UnsupportedOperationError,
-    http_headers,
-    http_status,
-    public_message,
+from predictor.disconnect import (
+    CLIENT_CLOSED_REQUEST,
+    ClientDisconnectedError,
+    WatchedStreamingResponse,
+    run_until_disconnect,
 )
+from predictor.error_headers import error_headers
+from predictor.oip.codec_json import HEADER_LENGTH, decode_request, encode_response
+from predictor.oip.errors import UnsupportedOperationError, http_status, public_message
 from predictor.oip.generate import (
     GenerateRequest,
     decode_generate,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from predictor.model import PagedModel
     from predictor.service import GenerationService
 
-CLIENT_CLOSED_REQUEST = 499
 Endpoint = Callable[[Request], Awaitable[Response]]
 StatusOf = Callable[[Exception], int]
 
@@ -52,7 +52,7 @@ class OIPResponse(Response):
 
 def error_response(error: Exception, status: int) -> OIPResponse:
     """inference_rest.md, "Inference Response JSON Error Object"."""
-    return OIPResponse({"error": public_message(error)}, status, http_headers(error))
+    return OIPResponse({"error": public_message(error)}, status, error_headers(error))
 
 
 def build_router(service: GenerationService, model: PagedModel) -> APIRouter:

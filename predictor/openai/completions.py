@@ -12,11 +12,11 @@ from starlette.responses import Response
 from engine.outputs import CompletionOutput, SequenceDelta
 from predictor.bodies import run_sized
 from predictor.collect import collect_all
-from predictor.disconnect import run_until_disconnect
+from predictor.disconnect import STREAM_HEADERS, run_until_disconnect
 from predictor.openai.chunks import DONE, CompletionChunks
 from predictor.openai.decode import read_request
 from predictor.openai.envelope import Envelope
-from predictor.openai.events import EVENT_STREAM, STREAM_HEADERS, UsageReport, stream_response
+from predictor.openai.events import EVENT_STREAM, UsageReport, stream_response
 from predictor.openai.logprobs import completion_logprobs
 from predictor.openai.prompts import prompt_text, split_prompts
 from predictor.openai.sampling import check_stream_options, completion_params

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -23,9 +22,9 @@ from engine.errors import (
     UnavailableError,
 )
 from predictor.bodies import BodyTooLargeError, UnsupportedEncodingError
+from predictor.error_headers import error_headers
 from predictor.request_context import note_error
 
-UNAVAILABLE_RETRY_SECONDS = 1
 UNAVAILABLE_CODES: dict[type[Exception], str] = {
     EngineLoadingError: "engine_loading",
     EngineDrainingError: "engine_draining",
@@ -82,13 +81,6 @@ def error_body(error: Exception) -> bytes:
     return msgspec.json.encode(body)
 
 
-def error_response(error: Exception, headers: dict[str, str] | None = None) -> Response:
-    """The response for an error. 429 and 503 carry Retry-After in whole seconds."""
-    all_headers = dict(headers or {})
-    if isinstance(error, OverloadedError):
-        all_headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
-    elif isinstance(error, UnavailableError | RequestAbortedError):
-        all_headers["retry-after"] = str(UNAVAILABLE_RETRY_SECONDS)
-    elif isinstance(error, BodyTooLargeError):
-        all_headers["connection"] = "close"
-    return Response(error_body(error), status_code=status_of(error), headers=all_headers, media_type="application/json")
+def error_response(error: Exception) -> Response:
+    """The response for an error."""
+    return Response(error_body(error), status_of(error), error_headers(error), "application/json")

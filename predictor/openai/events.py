@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
-STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""No cache and no buffering proxy between: an event reaches the client when it is made."""
 
 
 class UsageReport:
@@ -70,7 +68,7 @@ async def stream_response(
     except BaseException:
         feed.close()
         raise
-    return WatchedStreamingResponse(events, headers={**STREAM_HEADERS, **headers}, media_type=EVENT_STREAM)
+    return WatchedStreamingResponse(events, headers=headers, media_type=EVENT_STREAM)
 
 
 async def _events(

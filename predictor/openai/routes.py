@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from engine.errors import PagedServeError
-from predictor.disconnect import ClientDisconnectedError
+from predictor.disconnect import CLIENT_CLOSED_REQUEST, ClientDisconnectedError
 from predictor.openai.chat import create_chat_completion
 from predictor.openai.completions import create_completion
 from predictor.openai.errors import error_response
@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 PREFIXES = ("/v1", "/openai/v1")
 """OpenAI's own prefix, and the one KServe gives it."""
-
-CLIENT_CLOSED_REQUEST = 499
 
 Handler = Callable[["GenerationService", Request], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
