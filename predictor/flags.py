@@ -196,7 +196,7 @@ FLAGS: tuple[Flag, ...] = (
         "KV cache",
         "memory_utilization",
         parse_share,
-        "share of the GPU's memory for weights, work space and KV cache together",
+        "share of the GPU's memory that the engine may take, others' not counted",
         "SHARE",
         alias="gpu_memory_utilization",
     ),
