@@ -40,7 +40,8 @@ class TrackedRequest:
         self.last_token_times: dict[SequenceId, float] = {}
         self.num_output_tokens = 0
         self.output_lengths: dict[SequenceId, int] = {}
-        self.finish_reasons: list[str] = []
+        self.finish_reasons: dict[int, str] = {}
+        """By the sequence's index."""
         self.num_preemptions = 0
         self.preempted_times: tuple[float, ...] = ()
         self.resumed_times: tuple[float, ...] = ()
@@ -131,13 +132,13 @@ class InFlight:
 
     def finish_sequence(self, tracked: TrackedRequest, sequence_id: SequenceId, finish_reason: str) -> None:
         """A sequence has finished; with the last one the request leaves."""
-        tracked.finish_reasons.append(finish_reason)
+        tracked.finish_reasons[int(sequence_id.rpartition("/")[2])] = finish_reason
         self._leave_queue(tracked, sequence_id)
         if sequence_id in tracked.running:
             tracked.running.remove(sequence_id)
             self.num_running -= 1
         if tracked.stream.is_done:
-            self.close(tracked, "length" if "length" in tracked.finish_reasons else "stop")
+            self.close(tracked, "length" if "length" in tracked.finish_reasons.values() else "stop")
 
     def close(self, tracked: TrackedRequest, finish_reason: str, error: Exception | None = None) -> None:
         """The one way out of the books. error: what ended it, where one did."""
@@ -164,7 +165,7 @@ class InFlight:
             max_tokens=request.params.max_tokens or 0,
             request_id=request.request_id,
             num_cached_tokens=tracked.stream.num_cached_tokens,
-            finish_reasons=tuple(tracked.finish_reasons),
+            finish_reasons=tuple(tracked.finish_reasons.get(index, finish_reason) for index in range(request.params.n)),
             error=None if error is None else type(error).__name__,
             num_preemptions=tracked.num_preemptions,
             preempted_times=tracked.preempted_times,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from typing import Any
 
 LOG_FORMAT_VARIABLE = "PAGEDSERVE_LOG_FORMAT"
 """Tells the engine process how to write its lines."""
+_UNSEEN = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""What JSON lets stand and a terminal obeys, or a reader takes for the end of a line."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -33,4 +36,9 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = record.exc_text
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        return text if text.isascii() and "\x7f" not in text else _UNSEEN.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"

@@ -47,8 +47,8 @@ class RequestRecord:
 
     finish_reason: "stop", "length", "abort" or "error". num_output_tokens: over all n sequences. longest_output:
     tokens of the longest. max_tokens: that each may generate. request_id: the engine's. num_cached_tokens: prefix hit
-    of the first admitted sequence. finish_reasons: of the sequences that finished, in the order in which they did.
-    error: class of what ended it. num_preemptions: how often one of its sequences lost its place; preempted_times,
+    of the first admitted sequence. finish_reasons: of each sequence; one that did not finish has the request's. error:
+    class of what ended it. num_preemptions: how often one of its sequences lost its place; preempted_times,
     resumed_times: when, and when each had it again, of the first `engine.in_flight.MAX_PREEMPTION_TIMES`.
     """
 

@@ -34,10 +34,14 @@ CARRIED = frozenset((REQUEST_ID, "traceparent", "tracestate"))
 MAX_REQUEST_ID_LENGTH = 128
 SANE_REQUEST_ID = re.compile(rf"[!#-&(-\[\]-~]{{1,{MAX_REQUEST_ID_LENGTH}}}")
 """Visible ASCII but quotes and the backslash: fit for headers, log lines and ids."""
+MAX_TRACESTATE_LENGTH = 512
+"""What W3C Trace Context, section 3.3.1.5, asks everybody to take; a longer one is left out. It is exported with every
+span of its request, and what collectors take in one message is bounded."""
 TRACEPARENT = re.compile(
-    r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
+    r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.{0,456})?"
 )
-"""W3C Trace Context, section 3.2: version, trace id, parent id, flags. What versions after 00 add is passed over."""
+"""W3C Trace Context, section 3.2: version, trace id, parent id, flags. What versions after 00 add is passed over, up to
+the 512 characters that OpenTelemetry takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +211,9 @@ def identity_of(headers: Iterable[tuple[str, str]]) -> tuple[str, dict[str, str]
     trace_headers: dict[str, str] = {}
     if len(parents) == 1:
         trace_headers["traceparent"] = parents[0]
-        if "tracestate" in values:
-            trace_headers["tracestate"] = ",".join(values["tracestate"])
+        state = ",".join(values.get("tracestate", ()))
+        if 0 < len(state) <= MAX_TRACESTATE_LENGTH:
+            trace_headers["tracestate"] = state
     return request_id_of(ids[0] if len(ids) == 1 else None), trace_headers
 
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from engine.brief import brief_text
 from predictor.request_context import RequestContext
 from predictor.request_timing import RequestTiming
 
@@ -71,7 +72,7 @@ def request_fields(request: RequestContext) -> dict[str, Any]:
         # NOTE: one type a member, as stores of logs (Elasticsearch, BigQuery) want it: a number here, a name there.
         "status": request.status if request.protocol == "http" else None,
         "grpc_status": request.status if request.protocol == "grpc" else None,
-        "client": request.client,
+        "client": None if request.client is None else brief_text(request.client),
         "model": request.model,
         "finish_reason": timing.finish_reason,
         "error_type": request.error_type,

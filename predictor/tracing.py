@@ -69,21 +69,21 @@ class RequestTracer:
         _check_variables()
         # NOTE: it tells of each header `tracestate` that is malformed, in the client's words and beyond every bound.
         logging.getLogger("opentelemetry.trace.span").setLevel(logging.ERROR)
-        attributes = {SERVICE_VERSION: package_version()}
-        if not os.environ.get("OTEL_SERVICE_NAME") and f"{SERVICE_NAME}=" not in os.environ.get(
-            "OTEL_RESOURCE_ATTRIBUTES", ""
-        ):
-            attributes[SERVICE_NAME] = SERVICE
+        resource = Resource.create({SERVICE_VERSION: package_version()})
+        if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+            resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))
         try:
             # NOTE: the provider stays ours: as the global one it would trace whatever library knows OpenTelemetry.
-            provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
+            provider = TracerProvider(resource=resource, shutdown_on_exit=False)
             provider.add_span_processor(BatchSpanProcessor(_exporter(endpoint)))
         except ValueError as error:
             raise ConfigError(f"a variable OTEL_* has a wrong value: {error}") from error
         return cls(provider)
 
     def on_request_ended(self, request: RequestContext) -> None:
-        parent = self._propagator.extract(request.trace_headers, Context()) if request.trace_headers else Context()
+        # NOTE: of a header that is not fit it would tell in the log, as often as clients send one.
+        has_parent = request.trace_id is not None
+        parent = self._propagator.extract(request.trace_headers, Context()) if has_parent else Context()
         # NOTE: the clocks are compared anew each time, as the one of the wall may be set in between.
         epoch = time.time_ns() - time.monotonic_ns()
 
@@ -97,11 +97,10 @@ class RequestTracer:
             sampler_attributes(request),
             start_time=at(request.start_time),
         )
-        ids = span.get_span_context()
-        if ids.is_valid:
-            request.trace_id, request.span_id = format_trace_id(ids.trace_id), format_span_id(ids.span_id)
         if not span.is_recording():
             return
+        ids = span.get_span_context()
+        request.trace_id, request.span_id = format_trace_id(ids.trace_id), format_span_id(ids.span_id)
         span.set_attributes(request_attributes(request))
         if (status := status_of(request)) is not None:
             span.set_status(status)

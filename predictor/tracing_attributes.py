@@ -1,4 +1,6 @@
-"""What the spans of a request say of it, by OpenTelemetry's semantic conventions (1.45): HTTP, RPC, generative AI.
+"""What the spans of a request say of it, by OpenTelemetry's semantic conventions: 1.45 for HTTP and RPC, and those of
+generative AI, which have a repository of their own, 0.1. The latter are written for clients; a server has the same to
+tell.
 
 Never a word of prompt or output, nor anything else that a client wrote but the name of the model.
 """
@@ -74,6 +76,7 @@ def request_attributes(request: RequestContext) -> dict[str, Value]:
     }
     if request.protocol == "grpc":
         found |= {"rpc.response.status_code": str(request.status), "network.protocol.name": "http"}
+        found["network.protocol.version"] = "2"
     else:
         found |= {
             "http.response.status_code": request.status,
@@ -100,7 +103,9 @@ def request_attributes(request: RequestContext) -> dict[str, Value]:
             "gen_ai.response.id": request.response_id or request.request_id,
             "gen_ai.response.model": request.model,
             "gen_ai.response.finish_reasons": tuple(
-                reason for record in request.records for reason in record.finish_reasons or (record.finish_reason,)
+                "error" if reason == "abort" else reason
+                for record in request.records
+                for reason in record.finish_reasons or (record.finish_reason,)
             ),
             "gen_ai.usage.input_tokens": timing.num_prompt_tokens,
             "gen_ai.usage.output_tokens": timing.num_output_tokens,

@@ -296,7 +296,7 @@ class FakeEngine:
                 num_output_tokens=self._num_tokens.pop(request.request_id, 0),
                 n=request.params.n,
                 request_id=request.request_id,
-                finish_reasons=() if finish_reason in ("abort", "error") else (finish_reason,) * request.params.n,
+                finish_reasons=(finish_reason,) * request.params.n,
                 error=None if error is None else type(error).__name__,
             )
         )

@@ -68,8 +68,15 @@ def test_the_submitter_and_the_listener_hear_the_same_once(books: InFlight, list
     (record,) = heard
     assert (record.request_id, record.n, record.max_tokens, record.num_cached_tokens) == ("r", 2, 9, 2)
     assert (record.arrival_time, record.admitted_time, record.first_token_time) == (10.0, 11.0, 12.0)
-    assert (record.finish_reason, record.finish_reasons, record.error) == ("length", ("stop", "length"), None)
+    assert (record.finish_reason, record.finish_reasons, record.error) == ("length", ("length", "stop"), None)
     assert (record.num_prompt_tokens, record.num_output_tokens) == (3, 2)
+
+
+def test_a_sequence_that_did_not_finish_has_the_requests_reason(books: InFlight, listener: Listener) -> None:
+    tracked = enter(books, 3)
+    finish(books, tracked, 1, "stop")
+    books.close(tracked, "abort")
+    assert listener.records[0].finish_reasons == ("abort", "stop", "abort")
 
 
 def test_preemptions_of_all_sequences_are_told(books: InFlight, listener: Listener) -> None:
@@ -102,5 +109,5 @@ def test_of_many_preemptions_the_first_times_are_kept(books: InFlight, listener:
 def test_an_error_is_told_by_its_class(books: InFlight, listener: Listener) -> None:
     books.close(enter(books, 1), "error", EngineDeadError("the text is nobody's business"))
     (record,) = listener.records
-    assert (record.finish_reason, record.finish_reasons, record.error) == ("error", (), "EngineDeadError")
+    assert (record.finish_reason, record.finish_reasons, record.error) == ("error", ("error",), "EngineDeadError")
     assert record.admitted_time is None

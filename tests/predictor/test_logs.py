@@ -88,6 +88,17 @@ def test_a_record_is_one_json_line(log: logging.Logger, writer_to: WriterTo) -> 
     assert read == {"level": "warning", "logger": "tests.logs", "message": "one\ntwo \u2028ü\r\n"}
 
 
+def test_what_a_terminal_obeys_or_ends_a_line_is_escaped_in_json() -> None:
+    record = logging.LogRecord(
+        "tests.logs", logging.INFO, "f.py", 1, "ü \x1b[31m \x7f \x85 \x9b31m \u2028 \u2029", None, None
+    )
+    line = JsonFormatter().format(record)
+    assert len(line.splitlines()) == 1
+    assert all(character.isprintable() for character in line)
+    assert "ü" in line
+    assert json.loads(line)["message"] == record.getMessage()
+
+
 def test_an_exception_is_a_member_of_its_line(log: logging.Logger, writer_to: WriterTo) -> None:
     stream = io.StringIO()
     writer = writer_to(stream)

@@ -10,9 +10,11 @@ import pytest
 from engine.errors import OverloadedError
 from predictor.request_context import (
     MAX_REQUEST_ID_LENGTH,
+    MAX_TRACESTATE_LENGTH,
     RequestContext,
     RequestEdge,
     current_request,
+    identity_of,
     note_error,
     note_model,
     request_id_of,
@@ -43,6 +45,8 @@ def test_any_other_is_replaced(given: str | None) -> None:
         (f"00-{TRACE_ID}-{SPAN_ID}-01", TRACE_ID),
         (f"00-{TRACE_ID}-{SPAN_ID}-00", TRACE_ID),
         (f"cc-{TRACE_ID}-{SPAN_ID}-01-what-comes-later", TRACE_ID),
+        (f"cc-{TRACE_ID}-{SPAN_ID}-01-{'x' * 456}", TRACE_ID),
+        (f"cc-{TRACE_ID}-{SPAN_ID}-01-{'x' * 457}", None),
         (f"ff-{TRACE_ID}-{SPAN_ID}-01", None),
         (f"00-{'0' * 32}-{SPAN_ID}-01", None),
         (f"00-{TRACE_ID}-{'0' * 16}-01", None),
@@ -54,6 +58,16 @@ def test_any_other_is_replaced(given: str | None) -> None:
 )
 def test_the_trace_of_a_header(header: str, trace_id: str | None) -> None:
     assert trace_id_of({"traceparent": header}) == trace_id
+
+
+def test_a_long_state_is_left_out_and_the_parent_stands() -> None:
+    parent = ("traceparent", f"00-{TRACE_ID}-{SPAN_ID}-01")
+    halves = [("tracestate", f"{name}={'v' * 253}") for name in "ab"]
+    _, headers = identity_of([parent, *halves])
+    assert headers["tracestate"] == f"{halves[0][1]},{halves[1][1]}"
+    assert len(headers["tracestate"]) == MAX_TRACESTATE_LENGTH - 1
+    _, headers = identity_of([parent, *halves, ("tracestate", "c")])
+    assert headers == dict([parent])
 
 
 def test_the_first_error_counts_and_outside_of_a_request_none_does() -> None:

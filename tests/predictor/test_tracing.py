@@ -88,6 +88,7 @@ async def test_an_unsampled_parent_exports_nothing(collector: Collector, tracer:
         await server.grpc.call("ModelInfer", infer_message(), metadata=(("traceparent", traceparent("00")),))
         await told(server, 2)
         assert {request.trace_id for request in server.ended.requests} == {TRACE_ID}
+        assert {request.span_id for request in server.ended.requests} == {None}, "there is no such span"
     tracer.close()
     assert collector.spans == []
 
@@ -151,16 +152,18 @@ async def test_preemptions_are_events_of_the_stage_in_which_they_were(
 async def test_no_client_can_make_the_exporter_or_the_sdk_log(
     collector: Collector, tracer: RequestTracer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A number beyond 64 bits, and states that are malformed, double, or too many."""
-    states = [MARKER, "a=1,a=2", ",".join(f"k{number}=1" for number in range(40))]
+    """A number beyond 64 bits, states that are malformed, double, too many or too long, a parent that is too long."""
+    states = [MARKER, "a=1,a=2", ",".join(f"k{number}=1" for number in range(40)), "a=" + "v" * 10_000]
     async with edge_app(listeners=[tracer]) as server:
         for number, state in enumerate(states):
-            body = {"model": "model", "prompt": "Hi", "max_tokens": 10 ** (number * 15)}
+            body = {"model": "model", "prompt": "Hi", "max_tokens": 10 ** (min(number, 2) * 15)}
             await server.client.post("/v1/completions", body, {"traceparent": traceparent(), "tracestate": state})
+        later = {"traceparent": f"cc-{traceparent()[3:]}-{'x' * 1000}"}
+        await server.client.post("/v1/completions", {"prompt": "Hi", "max_tokens": 1}, later)
     tracer.close()
-    assert [span.parent_id for span in collector.servers] == [SPAN_ID] * 3
+    assert [span.parent_id for span in collector.servers] == [SPAN_ID] * 4 + [""]
     asked = [span.attributes["gen_ai.request.max_tokens"] for span in collector.servers]
-    assert asked == [1, 10**15, 2**63 - 1]
+    assert asked == [1, 10**15, 2**63 - 1, 2**63 - 1, 1]
     assert not [record for record in caplog.records if record.name.startswith("opentelemetry")]
 
 
@@ -184,6 +187,8 @@ async def test_grpc_requests_and_the_messages_of_a_stream(collector: Collector, 
             "rpc.system.name": "grpc",
             "rpc.method": "inference.GRPCInferenceService/ModelInfer",
             "rpc.response.status_code": "OK",
+            "network.protocol.name": "http",
+            "network.protocol.version": "2",
             "gen_ai.operation.name": "text_completion",
             "gen_ai.request.model": "model",
             "gen_ai.response.finish_reasons": ["stop"],

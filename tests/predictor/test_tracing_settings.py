@@ -7,7 +7,7 @@ import pytest
 from engine.errors import ConfigError
 from predictor.tracing import SAMPLERS, RequestTracer
 from tests.otlp_collector import Collector, one
-from tests.predictor.edge_app import SPAN_ID, edge_app, traceparent
+from tests.predictor.edge_app import SPAN_ID, TRACE_ID, edge_app, traceparent
 
 
 async def test_opentelemetrys_variables_are_honoured(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +33,33 @@ async def test_a_service_name_among_the_resource_attributes_stands(
         await server.client.complete()
     tracer.close()
     assert one(collector.servers).resource["service.name"] == "llm-b"
+
+
+async def test_a_service_name_of_something_else_does_not_stand_for_ours(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "peer.service.name=other")
+    tracer = RequestTracer.start(collector.grpc_url)
+    async with edge_app(listeners=[tracer]) as server:
+        await server.client.complete()
+    tracer.close()
+    resource = one(collector.servers).resource
+    assert (resource["service.name"], resource["peer.service.name"]) == ("pagedserve", "other")
+
+
+@pytest.mark.parametrize(("variable", "value"), [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_SAMPLER", "always_off")])
+async def test_without_spans_no_line_has_a_spans_id(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    tracer = RequestTracer.start(collector.grpc_url)
+    async with edge_app(listeners=[tracer]) as server:
+        await server.client.complete()
+        await server.client.post("/v1/completions", {"prompt": "Hi"}, {"traceparent": traceparent()})
+        ids = [(request.trace_id, request.span_id) for request in server.ended.requests]
+    tracer.close()
+    assert ids == [(None, None), (TRACE_ID, None)]
+    assert collector.spans == []
 
 
 async def test_a_sampler_of_roots_lets_sampled_parents_pass(
