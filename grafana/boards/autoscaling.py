@@ -277,21 +277,27 @@ def _trouble() -> Section:
                     ),
                     states(
                         42,
-                        "Held back by a bound",
+                        "Held back by a bound, or paused",
                         Note(
                             "The HPA's condition ScalingLimited: it wants more than its maximum, or less than "
                             "its minimum, or "
-                            "its policies slow it down.",
+                            "its policies slow it down. And whether KEDA's ScaledObject is paused, by an annotation.",
                             "free, or at the minimum in quiet hours.",
-                            "at the maximum: PagedServeScaledToMaximum.",
+                            "at the maximum: PagedServeScaledToMaximum. Paused: somebody set the replicas by hand; "
+                            "take the annotation autoscaling.keda.sh/paused-replicas or paused away when it is over.",
                         ),
                         [
                             Query(
                                 of_hpa(hpa("status_condition", ',condition="ScalingLimited",status="true"')),
                                 SERVICE_LEGEND,
-                            )
+                            ),
+                            Query(
+                                "2 * max by (namespace, inferenceservice, scaledObject) "
+                                f"({keda('keda_scaled_object_paused')})",
+                                "{{namespace}}/{{scaledObject}} paused",
+                            ),
                         ],
-                        {0: ("free", "green"), 1: ("limited", "orange")},
+                        {0: ("free", "green"), 1: ("limited", "orange"), 2: ("paused", "purple")},
                         no_value="No HPA",
                         links=[runbook("PagedServeScaledToMaximum")],
                     ),

@@ -8,7 +8,17 @@ variable is empty; from Grafana 11 on the head of the row then shows once, with 
 from __future__ import annotations
 
 from grafana.board import Line, Section
-from grafana.dcgm import MEMORY_BANDWIDTH, MEMORY_FREE, MEMORY_USED, POWER, TENSOR_CORES, UTILISATION, Field
+from grafana.dcgm import (
+    LAST_ERROR,
+    MEMORY_BANDWIDTH,
+    MEMORY_FREE,
+    MEMORY_USED,
+    POWER,
+    TEMPERATURE,
+    TENSOR_CORES,
+    UTILISATION,
+    Field,
+)
 from grafana.panels import Builder, Note, lines
 from grafana.queries import Query
 
@@ -21,8 +31,18 @@ def _of_gpus(field: Field) -> str:
     return f"max by (namespace, pod, gpu) ({field.select(matchers)})"
 
 
-def _panel(panel_id: int, title: str, unit: str, note: Note, field: Field, top: float | None = None) -> Builder:
-    return lines(panel_id, title, unit, note, [Query(_of_gpus(field), _LEGEND)], top=top, no_value=NO_GPU)
+def _panel(
+    panel_id: int,
+    title: str,
+    unit: str,
+    note: Note,
+    field: Field,
+    *,
+    top: float | None = None,
+    decimals: int | None = None,
+) -> Builder:
+    query = Query(_of_gpus(field), _LEGEND)
+    return lines(panel_id, title, unit, note, [query], top=top, decimals=decimals, no_value=NO_GPU)
 
 
 def gpus(row_id: int, first_id: int) -> Section:
@@ -37,7 +57,7 @@ def gpus(row_id: int, first_id: int) -> Section:
             "the brake.",
         ),
         UTILISATION,
-        1,
+        top=1,
     )
     activity = lines(
         first_id + 1,
@@ -85,6 +105,30 @@ def gpus(row_id: int, first_id: int) -> Section:
         ),
         POWER,
     )
+    temperature = _panel(
+        first_id + 4,
+        "GPU temperature",
+        "celsius",
+        Note(
+            "Temperature of the GPU.",
+            "steady under a steady load, and alike on all GPUs of a model.",
+            "one far above the others: its cooling. Near the limit of the model the clock goes down: see GPU power.",
+        ),
+        TEMPERATURE,
+    )
+    last_error = _panel(
+        first_id + 5,
+        "Last error of the GPU (XID)",
+        "none",
+        Note(
+            "Code of the last error (XID) that the driver reported of the GPU.",
+            "0, or a code of long ago.",
+            "it changes as a pod goes down: 48, 63, 64, 94, 95 (memory), 74 (NVLink) and 79 (off the bus) are the "
+            "card's, so drain the node; 13, 31 and 43 are a program's: the engine's log.",
+        ),
+        LAST_ERROR,
+        decimals=0,
+    )
     return Section(
         row_id,
         "GPU: $gpu_model",
@@ -97,7 +141,8 @@ def gpus(row_id: int, first_id: int) -> Section:
                     memory,
                     power,
                 ],
-            )
+            ),
+            Line(8, [temperature, last_error]),
         ],
         collapsed=True,
         repeat="gpu_model",

@@ -269,7 +269,7 @@ def _limit(axes: Any, defaults: Mapping[str, Any], values: Sequence[float]) -> N
 
 def _legend(page: Page, lines: Sequence[tuple[str, Series, str]], unit: str, decimals: int | None, box: Box) -> None:
     x, y, w, h = box
-    last, most = x + w - 74, x + w - 6
+    last, most = x + w - 84, x + w - 6
     for at, head in ((last, "Last"), (most, "Max")):
         page.text(at, y + ROW / 2, head, ha="right", fontsize=7.5, color="#6e9fff")
     room = max(1, int(h / ROW) - 1)
@@ -279,7 +279,7 @@ def _legend(page: Page, lines: Sequence[tuple[str, Series, str]], unit: str, dec
     for index, (name, series, color) in enumerate(shown):
         at = y + (index + 1.5) * ROW
         page.text(x, at, "▬", color=color, fontsize=8)
-        page.text(x + 16, at, shortened(name, w - 160), fontsize=8, color=TEXT)
+        page.text(x + 16, at, shortened(name, w - 178), fontsize=8, color=TEXT)
         for column, value in ((last, series.last), (most, _most(series))):
             page.text(column, at, show(value, unit, decimals), ha="right", fontsize=8, color=TEXT)
 

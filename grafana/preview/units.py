@@ -48,6 +48,7 @@ _FORMS: dict[str, Callable[[float, int | None], str]] = {
     "reqps": lambda value, decimals: _scaled(value, decimals, 1000, _THOUSANDS) + " req/s",
     "count:tok/s": lambda value, decimals: _scaled(value, decimals, 1000, _THOUSANDS) + " tok/s",
     "ops": lambda value, decimals: _scaled(value, decimals, 1000, _THOUSANDS) + " ops/s",
+    "celsius": lambda value, decimals: _plain(value, decimals) + " °C",
     "watt": lambda value, decimals: _scaled(value, decimals, 1000, ("", " k", " M")) + " W",
     "percent": lambda value, decimals: _plain(value, decimals) + "%",
     "percentunit": lambda value, decimals: _plain(100 * value, decimals) + "%",

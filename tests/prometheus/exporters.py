@@ -20,6 +20,8 @@ GPU_VALUES = (
         "DCGM_FI_DEV_FB_USED": 72_400.0,  # MiB
         "DCGM_FI_DEV_FB_FREE": 8_600.0,
         "DCGM_FI_DEV_POWER_USAGE": 410.0,
+        "DCGM_FI_DEV_GPU_TEMP": 61.0,
+        "DCGM_FI_DEV_XID_ERRORS": 0.0,
     },
     {
         "DCGM_FI_DEV_GPU_UTIL_RATIO": 0.5,
@@ -28,6 +30,8 @@ GPU_VALUES = (
         "DCGM_FI_DEV_FB_USED_BYTES": 72_400.0 * 2**20,
         "DCGM_FI_DEV_FB_FREE_BYTES": 8_600.0 * 2**20,
         "DCGM_FI_DEV_BOARD_POWER_WATTS": 410.0,
+        "DCGM_FI_DEV_GPU_TEMP_CELSIUS": 61.0,
+        "DCGM_FI_DEV_XID_ERROR": 0.0,
     },
 )
 """What DCGM's exporter says of each GPU by its default metrics, up to 4.8 and since 4.9.
@@ -70,6 +74,7 @@ def healthy_page(pods: Sequence[str], scaler: Scaler = Scaler()) -> str:
         f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingLimited",status="true"}} 0',
         f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingLimited",status="false"}} 1',
         f"keda_scaled_object_errors_total{{{scaled}}} 0",
+        f"keda_scaled_object_paused{{{scaled}}} 0",
     ]
     for index, (value, threshold) in enumerate(zip(scaler.values, scaler.targets, strict=True)):
         metric = f'{hpa},metric_name="s{index}-prometheus",metric_target_type="average"'

@@ -150,7 +150,7 @@ def test_a_cluster_can_be_chosen_where_series_have_the_label(chosen: str, shown:
     check(tmp_path, given, {expression("pagedserve-service", 2, "A", template): {"{}": shown}})
 
 
-@pytest.mark.parametrize("panel", range(90, 94))
+@pytest.mark.parametrize("panel", range(90, 96))
 def test_gpus_are_shown_by_an_old_exporter_and_a_new_one(panel: int, tmp_path: Path) -> None:
     """In one unit, and each GPU once, where a collector was told to give both names too."""
     pods = {POD_A: GPU_VALUES[0], CANARY_A: GPU_VALUES[1], f"{POD_A[:-1]}q": GPU_VALUES[0] | GPU_VALUES[1]}
@@ -159,7 +159,7 @@ def test_gpus_are_shown_by_an_old_exporter_and_a_new_one(panel: int, tmp_path: P
         workload = f'namespace="gpu",pod="exporter",exported_namespace="n",exported_pod="{pod}"'
         labels = f'{workload},gpu="0",modelName="{GPU_MODEL}"'
         given |= {f"{name}{{{labels}}}": f"{value}x20" for name, value in values.items()}
-    value = {90: 0.5, 91: 0.18, 92: 72_400 / 81_000, 93: 410}[panel]
+    value = {90: 0.5, 91: 0.18, 92: 72_400 / 81_000, 93: 410, 94: 61, 95: 0}[panel]
     samples = {f'{{gpu="0", namespace="n", pod="{pod}"}}': value for pod in pods}
     check(tmp_path, given, {expression("pagedserve-engine", panel, "A"): samples})
 
@@ -173,6 +173,15 @@ def test_keda_is_scraped_with_or_without_honor_labels(exported: str, tmp_path: P
     given = runs(OF_A, pods=1, up=1) | {f"keda_scaler_metrics_value{{{trigger}}}": "20x20"}
     sample = '{namespace="n", inferenceservice="a", scaledObject="a", metric="s0-prometheus"}'
     check(tmp_path, given, {expression("pagedserve-autoscaling", 23, "A"): {sample: 20}})
+
+
+@pytest.mark.parametrize(("paused", "shown"), [(0, 0), (1, 2)])
+def test_a_paused_scaled_object_is_told(paused: int, shown: int, tmp_path: Path) -> None:
+    given = runs(OF_A, pods=1, up=1) | {
+        'keda_scaled_object_paused{namespace="keda",exported_namespace="n",scaledObject="a"}': f"{paused}x20"
+    }
+    sample = '{namespace="n", inferenceservice="a", scaledObject="a"}'
+    check(tmp_path, given, {expression("pagedserve-autoscaling", 42, "B"): {sample: shown}})
 
 
 @pytest.mark.parametrize(("metric", "other"), [("s0-prometheus", "s10-prometheus"), ("pagedserve_requests", "cpu")])

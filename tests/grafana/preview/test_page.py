@@ -76,7 +76,7 @@ def test_a_collapsed_row_opens_and_moves_what_is_below(tmp_path: Path) -> None:
         with Image.open(tmp_path / "a.png") as picture:
             heights.append(picture.height)
         assert (90 in {one.panel_id for one in drawn}) == expand
-    assert heights[1] == heights[0] + 2 * 8 * UNIT
+    assert heights[1] == heights[0] + 3 * 8 * UNIT
 
 
 @pytest.mark.parametrize("num_series", [3, 40])
