@@ -41,7 +41,8 @@ def unusable(error: Exception) -> ConfigError:
 def _device(wanted: DeviceName) -> DeviceName:
     if wanted == "cpu":
         return "cpu"
-    if not torch.cuda.is_available():
+    # NOTE: a build for ROCm calls its devices cuda, too; the kernels' tiles are not made for them.
+    if not torch.cuda.is_available() or torch.version.hip:
         if wanted == "cuda":
             raise ConfigError(
                 f"device is cuda, but torch sees no CUDA device here{_reason()}: give the container a GPU and a torch"
@@ -77,7 +78,7 @@ def _reason() -> str:
         return f" (CUDA_VISIBLE_DEVICES is {visible!r})"
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:
         return f" ({error})"
     return ""
 

@@ -69,6 +69,15 @@ def test_an_interpreter_left_in_the_environment_is_named(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("gpu")
+def test_a_gpu_of_another_maker_is_not_taken_for_one_of_nvidias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert resolved() == ("cpu", "torch")
+    with pytest.raises(ConfigError, match="build without CUDA"):
+        resolved(device="cuda")
+
+
+@pytest.mark.usefixtures("gpu")
 def test_a_gpu_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     with pytest.raises(ConfigError, match=r"Test GPU has compute capability 7\.5.*Ampere"):
