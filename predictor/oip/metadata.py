@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.brief import brief
+from engine.errors import UnavailableError
 from engine.metrics import package_version
 from predictor.oip.errors import ModelNotFoundError
 from predictor.request_context import note_model
@@ -91,9 +92,10 @@ def no_repository(verb: str) -> str:
 
 
 def _properties(service: GenerationService) -> dict[str, str]:
-    if not service.is_ready:
+    try:
+        info = service.info
+    except UnavailableError:
         return {}
-    info = service.info
     return {
         "architecture": info.architecture,
         "dtype": info.dtype,

@@ -44,6 +44,11 @@ async def test_O13_infer_on_version_paths(server: Server, path: str, status: int
     assert (await server.infer(text_request("Hi"), path)).status_code == status
 
 
+async def test_the_properties_of_a_loaded_model_stay_while_the_server_drains(server: Server) -> None:
+    server.service.start_draining()
+    assert (await server.http.get("/v2/models/model")).json()["properties"]["dtype"] == "float32"
+
+
 async def test_metadata(server: Server) -> None:
     for path in ("/v2", "/v2/"):
         body = (await server.http.get(path)).json()
