@@ -39,6 +39,11 @@ BATCH_VARIABLES = (
     "OTEL_BSP_MAX_QUEUE_SIZE",
     "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
 )
+FILE_VARIABLES = tuple(
+    f"OTEL_EXPORTER_OTLP_{signal}{name}"
+    for signal in ("", "TRACES_")
+    for name in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
+)
 SERVICE = "pagedserve"
 
 
@@ -63,8 +68,8 @@ class RequestTracer:
         """A tracer that exports to `endpoint`.
 
         Raises `ConfigError` for an unknown protocol or sampler, a share that is none, a size or time of the queue that
-        is no whole number, and whatever else of OTEL_* the SDK refuses. What the SDK passes over with a line in the
-        log (a malformed header or resource attribute) is passed over.
+        is no whole number, a certificate or key that cannot be read, and whatever else of OTEL_* the SDK refuses. What
+        the SDK passes over with a line in the log (a malformed header or resource attribute) is passed over.
         """
         _check_variables()
         # NOTE: it tells of each header `tracestate` that is malformed, in the client's words and beyond every bound.
@@ -133,6 +138,11 @@ def _check_variables() -> None:
         text = os.environ.get(variable, "")
         if text and not _is_integer(text):
             raise ConfigError(f"{variable} must be a whole number, got {text!r}")
+    for variable in FILE_VARIABLES:
+        # NOTE: of a missing one the SDK's exporter by gRPC would trust every public authority instead.
+        path = os.environ.get(variable, "")
+        if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
+            raise ConfigError(f"{variable} must name a file that can be read, got {path!r}")
 
 
 def _is_share(text: str) -> bool:

@@ -42,7 +42,7 @@ class Received:
 
 @dataclass
 class Collector:
-    """grpc_url, http_url: where it listens. headers: of every export. Fails every export while `is_failing`."""
+    """grpc_url, http_url: where it listens. headers: of every export. Fails those by gRPC while `is_failing`."""
 
     grpc_url: str = ""
     http_url: str = ""
@@ -50,6 +50,7 @@ class Collector:
     headers: list[dict[str, str]] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     is_failing: bool = False
+    num_failed: int = 0
 
     def take(self, request: Any, headers: dict[str, str]) -> None:
         self.headers.append(headers)
@@ -85,14 +86,15 @@ class _Service(trace_service_pb2_grpc.TraceServiceServicer):
 
     def Export(self, request: Any, context: Any) -> Any:
         if self._collector.is_failing:
+            self._collector.num_failed += 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "on purpose")
         self._collector.take(request, dict(context.invocation_metadata()))
         return trace_service_pb2.ExportTraceServiceResponse()
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
-    """A collector on ports of the system's choice."""
+def collecting(credentials: grpc.ServerCredentials | None = None) -> Iterator[Collector]:
+    """A collector on ports of the system's choice. credentials: for TLS over gRPC."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -109,7 +111,10 @@ def collecting() -> Iterator[Collector]:
 
     server = grpc.server(futures.ThreadPoolExecutor(2))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Service(collector), server)
-    collector.grpc_url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    if credentials is None:
+        collector.grpc_url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    else:
+        collector.grpc_url = f"https://127.0.0.1:{server.add_secure_port('127.0.0.1:0', credentials)}"
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     collector.http_url = f"http://127.0.0.1:{http.server_address[1]}/v1/traces"
     serving = threading.Thread(target=http.serve_forever, daemon=True)

@@ -14,6 +14,7 @@ from predictor.request_context import RequestContext, RequestEdge
 from predictor.tracing import CLOSE_SECONDS, RequestTracer
 from tests.otlp_collector import Collector
 from tests.predictor.edge_app import edge_app
+from tests.predictor.oip.conftest import until
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -32,6 +33,23 @@ async def test_a_collector_that_fails_hurts_no_request(
             assert (await server.client.complete()).status == 200
     tracer.close()
     assert collector.spans == []
+
+
+async def test_a_collector_that_comes_back_gets_what_waits_and_what_follows(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "opentelemetry")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
+    collector.is_failing, collector.num_failed = True, 0
+    tracer = RequestTracer.start(collector.grpc_url)
+    async with edge_app(listeners=[tracer]) as server:
+        await server.client.complete()
+        await until(lambda: collector.num_failed > 0, 60)
+        collector.is_failing = False
+        await server.client.complete()
+        await until(lambda: len(collector.servers) >= 2, 60)
+    tracer.close()
 
 
 def test_a_collector_that_is_not_there_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:

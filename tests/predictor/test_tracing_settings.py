@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import grpc
 import pytest
 
 from engine.errors import ConfigError
-from predictor.tracing import SAMPLERS, RequestTracer
-from tests.otlp_collector import Collector, one
+from predictor.tracing import FILE_VARIABLES, SAMPLERS, RequestTracer
+from tests.certificates import Authority
+from tests.otlp_collector import Collector, collecting, one
 from tests.predictor.edge_app import SPAN_ID, TRACE_ID, edge_app, traceparent
 
 
@@ -22,6 +26,35 @@ async def test_opentelemetrys_variables_are_honoured(collector: Collector, monke
     span = one(collector.servers)
     assert (span.resource["service.name"], span.resource["k8s.pod.name"]) == ("llm-a", "p1")
     assert (collector.headers[0]["x-tenant"], collector.headers[0]["path"]) == ("t1", "/v1/traces")
+
+
+async def test_a_collector_may_want_tls_and_a_clients_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    server, client = authority.issue("server"), authority.issue("client")
+    pairs = [(server.key.read_bytes(), server.cert.read_bytes())]
+    credentials = grpc.ssl_server_credentials(pairs, authority.ca.read_bytes(), require_client_auth=True)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(authority.ca))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(client.key))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(client.cert))
+    with collecting(credentials) as collector:
+        assert collector.grpc_url.startswith("https://")
+        tracer = RequestTracer.start(collector.grpc_url)
+        async with edge_app(listeners=[tracer]) as app:
+            await app.client.complete()
+        tracer.close()
+        assert one(collector.servers).name == "POST /v1/completions"
+
+
+@pytest.mark.parametrize("variable", FILE_VARIABLES)
+def test_a_certificate_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for path in (tmp_path / "none.pem", tmp_path):
+        monkeypatch.setenv(variable, str(path))
+        with pytest.raises(ConfigError, match=f"{variable} must name a file that can be read"):
+            RequestTracer.start("https://127.0.0.1:1")
 
 
 async def test_a_service_name_among_the_resource_attributes_stands(
