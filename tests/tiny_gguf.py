@@ -61,7 +61,7 @@ def make_gguf(
     """Writes file `path` with the weights of `make_checkpoint(family, ..., seed, **overrides)`; returns `path`.
 
     quantizer: applied to every matrix; None keeps float32. Vectors are float32 always. metadata: further keys, under
-    the architecture's prefix (an int, float or str each). rope_freqs: the tensor rope_freqs.weight.
+    the architecture's prefix (an int, float, str or list each). rope_freqs: the tensor rope_freqs.weight.
     """
     config = make_config(family, **overrides)
     architecture = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
@@ -69,8 +69,8 @@ def make_gguf(
     writer = gguf.GGUFWriter(path, architecture)
     _write_config(writer, config)
     for key, value in (metadata or {}).items():
-        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
-        add(f"{architecture}.{key}", value)
+        adds = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string, list: writer.add_array}
+        adds[type(value)](f"{architecture}.{key}", value)
     _write_tokenizer(writer)
     for name, tensor in make_weights(config, seed).items():
         stem, kind = name.rsplit(".", 1)

@@ -38,7 +38,8 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
     if embedding is None:
         raise ModelLoadError(f"{origin}: missing tensors: token_embd.weight")
     rope, max_positions = _rope(file, fields, head_dim, fields.positive_int("context_length"))
-    window = fields.raw("attention.sliding_window") or None
+    # NOTE: 0 says that no layer slides.
+    window = fields.positive_int("attention.sliding_window") if fields.raw("attention.sliding_window") else None
     return ModelConfig(
         architecture=family.architectures[0],
         family=family.name,

@@ -91,6 +91,7 @@ def test_sliding_window(tmp_path: Path) -> None:
         ({"rope.scaling.type": "longrope", "rope.scaling.factor": 4.0}, "'longrope' is not supported"),
         ({"rope.dimension_count": 8}, r"llama\.rope\.dimension_count other than the head's 16 dimensions"),
         ({"expert_count": 8}, "mixture of experts"),
+        ({"attention.sliding_window": [9, 0, 9]}, r"attention\.sliding_window must be a positive whole number"),
     ],
 )
 def test_refusals_name_the_key(metadata: dict[str, Any], message: str, tmp_path: Path) -> None:
