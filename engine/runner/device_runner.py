@@ -114,6 +114,7 @@ class DeviceRunner:
             # NOTE: recording has given unused memory back. The largest steps take theirs again now, not while the first
             # requests wait, and show that it is there beside the pool.
             self._run_all(DeviceWarmUp(config, max_model_len, num_blocks).largest())
+            self._replay_all()
             warn_of_late_compilation()
 
         self.info = ModelInfo(
@@ -305,6 +306,17 @@ class DeviceRunner:
         except RuntimeError as error:
             error.add_note("This came while decode graphs were recorded: cuda_graphs=false serves without them")
             raise
+
+    @torch.inference_mode()
+    def _replay_all(self) -> None:
+        """Replays every graph once, with no sequence: a first replay brings the graph to the device, and shows that it
+        runs there."""
+        for size in self._graphs.sizes:
+            self._buffer.send_idle(size)
+            self._graphs.replay(size)
+        done = self._accelerator.event()
+        done.record()
+        done.synchronize()
 
     def _decode_step(self, size: int) -> Compute:
         """The work of a step of `size` decodes, from the step buffer to the logits."""

@@ -19,8 +19,10 @@ from engine.core.plan import ScheduledSequence, StepPlan
 from engine.errors import ConfigError
 from engine.messages import LoadProgress, SequenceId
 from engine.runner.accelerator import Compute, Event, GraphRecorder, HostAccelerator
+from engine.runner.decode_graphs import DecodeGraphs
 from engine.runner.device_memory import SPARE_BYTES, DeviceMemory
 from engine.runner.device_runner import DeviceRunner
+from engine.runner.device_warm_up import DeviceWarmUp
 from tests.engine.runner.test_model_runner import make_request, make_runner, next_token, whole
 from tests.engine.runner.twins import use_twins
 from tests.tiny_models import EOS_TOKEN_ID, VOCAB_SIZE, make_checkpoint
@@ -275,6 +277,29 @@ def test_the_graphs_that_were_measured_are_gone_before_new_ones_are_recorded(mod
         gc.enable()
     assert accelerator.alive == [0, 0]
     assert len(accelerator.graphs) == len(runner.graph_sizes) == 4
+
+
+def test_every_graph_has_been_replayed_before_there_are_requests(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over idle decodes: a graph that cannot run stops the start, not a request."""
+
+    class Compiling(HostAccelerator):
+        compiles = True
+
+    replayed: list[int] = []
+    replay = DecodeGraphs.replay
+
+    def noted(graphs: DecodeGraphs, size: int) -> None:
+        replay(graphs, size)
+        replayed.append(size)
+
+    monkeypatch.setattr(DecodeGraphs, "replay", noted)
+    monkeypatch.setattr(DeviceWarmUp, "steps", lambda _self: [])
+    monkeypatch.setattr(DeviceWarmUp, "single_chunks", lambda _self: [])
+    runner = make_device_runner(model_dir, Compiling())
+    assert tuple(replayed[-4:]) == runner.graph_sizes == (1, 2, 4, 5)
+    assert (runner._buffer.inputs(5, 5).row_indices == runner._rows.scratch_row).all()
 
 
 def test_a_pool_of_given_size_is_not_measured(model_dir: Path) -> None:
