@@ -21,7 +21,9 @@ ALL = VariableOption(selected=True, text="All", value="$__all")
 
 
 def datasource() -> DatasourceVariable:
-    return DatasourceVariable("datasource").label("Data source").type("prometheus")
+    """Grafana's default one, where that is a Prometheus, else the first."""
+    default = VariableOption(selected=True, text="default", value="default")
+    return DatasourceVariable("datasource").label("Data source").type("prometheus").current(default)
 
 
 def cluster() -> QueryVariable:

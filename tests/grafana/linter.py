@@ -100,6 +100,8 @@ def data_source_variable(dashboard: Dashboard) -> Iterator[str]:
         "Data source",
     ):
         yield "the first variable is not the data source"
+    if first.get("current", {}).get("value") != "default":
+        yield "Grafana's default data source is not the one it begins with"
 
 
 def variables(dashboard: Dashboard) -> Iterator[str]:
