@@ -149,7 +149,7 @@ def test_vllm_names_have_the_values_of_ours(loaded: Server) -> None:
                     break
             if base != alias.source or not name.startswith("pagedserve_"):
                 continue
-            renamed = {alias.labels.get(label, label): text for label, text in labels} | {"engine": "0"}
+            renamed = {alias.labels.get(label, label): text for label, text in labels} | alias.fixed | {"engine": "0"}
             assert values[f"vllm:{alias.name}{suffix}", frozenset(renamed.items())] == value, alias
             compared += 1
     assert compared == sum(name.startswith("vllm:") for name, _ in values)
