@@ -68,7 +68,7 @@ def request_fields(request: RequestContext) -> dict[str, Any]:
         "span_id": request.span_id,
         "protocol": "rest" if request.protocol == "http" else "grpc",
         "route": request.route,
-        "method": request.method if request.protocol == "http" else None,
+        "method": brief_text(request.method) if request.protocol == "http" else None,
         # NOTE: one type a member, as stores of logs (Elasticsearch, BigQuery) want it: a number here, a name there.
         "status": request.status if request.protocol == "http" else None,
         "grpc_status": request.status if request.protocol == "grpc" else None,
@@ -100,8 +100,8 @@ def request_fields(request: RequestContext) -> dict[str, Any]:
 
 
 def _message(request: RequestContext) -> str:
-    where = request.route or "(no route)"
-    return f"{request.method} {where} {request.status}" if request.protocol == "http" else f"{where} {request.status}"
+    what = f"{request.route or '(no route)'} {request.status}"
+    return f"{brief_text(request.method)} {what}" if request.protocol == "http" else what
 
 
 def _write(message: str, fields: dict[str, Any]) -> None:

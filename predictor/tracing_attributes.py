@@ -2,7 +2,7 @@
 generative AI, which have a repository of their own, 0.1. The latter are written for clients; a server has the same to
 tell.
 
-Never a word of prompt or output, nor anything else that a client wrote but the name of the model.
+Never a word of prompt or output, nor anything else that a client wrote but the name of the model and its ids.
 """
 
 from __future__ import annotations

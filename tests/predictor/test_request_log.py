@@ -107,6 +107,15 @@ async def test_refused_invalid_and_failed_requests_tell_why(lines: Lines) -> Non
     assert MARKER not in lines.text
 
 
+async def test_what_a_client_says_of_itself_is_cut(lines: Lines) -> None:
+    """As a method of h11's, and as an address behind a proxy that is trusted."""
+    request = RequestContext("r", "http", "X" * 50_000, RequestEdge(), client="9" * 50_000)
+    RequestLog(100).on_request_ended(request)
+    (line,) = lines.read
+    assert len(lines.text) < 1000
+    assert line["method"] == "X" * 97 + "..."
+
+
 async def test_the_line_of_a_grpc_request(lines: Lines) -> None:
     async with edge_app(listeners=[RequestLog(100)]) as server:
         await server.grpc.call("ModelInfer", infer_message(MARKER.encode()))
