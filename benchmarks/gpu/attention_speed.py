@@ -9,9 +9,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.device import Device
-from benchmarks.gpu.paged_batch import LLAMA_8B, QWEN_05B, Heads, PagedBatch, paged_batch
+from benchmarks.gpu.paged_batch import LLAMA_8B, QWEN_05B, Heads, attend, paged_batch
 from benchmarks.gpu.results import Reporter, Target
-from kernels.paged_attention import paged_attention
 
 DECODE_TARGET = Target(at_least=0.8)
 PREFILL_TARGET = Target(at_least=0.6)
@@ -74,7 +73,7 @@ def _name(case: _Decode | _Prefill) -> str:
 
 def _decode(device: Device, report: Reporter, case: _Decode) -> None:
     batch = paged_batch(device, case.heads, (1,) * case.batch, (case.num_keys,) * case.batch)
-    seconds = device.seconds(lambda: _attend(batch), in_graph=True)
+    seconds = device.seconds(lambda: attend(batch), in_graph=True)
     # Each key and value is read once; queries and results are next to nothing.
     num_bytes = 2 * case.batch * case.num_keys * case.heads.num_kv_heads * case.heads.head_dim * 2
     num_bytes += 2 * batch.q.numel() * 2
@@ -91,7 +90,7 @@ def _decode(device: Device, report: Reporter, case: _Decode) -> None:
 def _prefill(device: Device, report: Reporter, case: _Prefill) -> None:
     lengths = (case.num_tokens,) * case.num_seqs
     batch = paged_batch(device, case.heads, lengths, lengths)
-    seconds = device.seconds(lambda: _attend(batch), repeats=15)
+    seconds = device.seconds(lambda: attend(batch), repeats=15)
     # Two products, each of 2 operations a pair of query and key; a causal mask leaves half of the pairs.
     pairs = case.num_seqs * case.num_tokens * (case.num_tokens + 1) // 2
     operations = 4 * pairs * case.heads.num_heads * case.heads.head_dim
@@ -114,16 +113,4 @@ def _prefill(device: Device, report: Reporter, case: _Prefill) -> None:
         "TFLOP/s",
         against=device.matmul_rate / 1e12,
         note=f"{seconds * 1e3:.2f} ms",
-    )
-
-
-def _attend(batch: PagedBatch) -> torch.Tensor:
-    return paged_attention(
-        batch.q,
-        batch.k_cache,
-        batch.v_cache,
-        **batch.tensors,
-        max_query_len=batch.max_query_len,
-        max_seq_len=batch.max_seq_len,
-        scale=batch.q.shape[2] ** -0.5,
     )

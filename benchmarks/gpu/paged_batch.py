@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.device import Device
+from kernels.paged_attention import paged_attention
+from kernels.tiles import Tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,9 @@ def paged_batch(
     order = (torch.randperm(sum(counts), device=where, generator=device.generator) + 1).to(torch.int32)
     tables = torch.zeros(len(seq_lens), max(counts), dtype=torch.int32, device=where)
     caches = [
-        torch.full((sum(counts) + 1, block_size, heads.num_kv_heads, heads.head_dim), torch.nan, device=where).to(dtype)
+        torch.full(
+            (sum(counts) + 1, block_size, heads.num_kv_heads, heads.head_dim), torch.nan, dtype=dtype, device=where
+        )
         for _ in range(2)
     ]
     first = 0
@@ -88,4 +92,19 @@ def paged_batch(
         block_tables=tables,
         max_query_len=max(query_lens),
         max_seq_len=max(seq_lens),
+    )
+
+
+def attend(batch: PagedBatch, *, tile: Tile | None = None, num_splits: int | None = None) -> torch.Tensor:
+    """`paged_attention` over the batch."""
+    return paged_attention(
+        batch.q,
+        batch.k_cache,
+        batch.v_cache,
+        **batch.tensors,
+        max_query_len=batch.max_query_len,
+        max_seq_len=batch.max_seq_len,
+        scale=batch.q.shape[2] ** -0.5,
+        tile=tile,
+        num_splits=num_splits,
     )

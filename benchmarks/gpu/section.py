@@ -60,6 +60,10 @@ def run_section(name: str, device: Device, report: Reporter, budget: Budget) -> 
         from benchmarks.gpu import engine_checks
 
         engine_checks.run(device, report, budget)
+    elif name == "tiles":
+        from benchmarks.gpu import tile_sweep
+
+        tile_sweep.run(device, report, budget)
     else:
         from benchmarks.gpu import end_to_end
 

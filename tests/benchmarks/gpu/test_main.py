@@ -58,3 +58,12 @@ def test_a_device_that_is_lost_takes_no_rows_with_it(
     out = capsys.readouterr().out
     assert out.startswith("One GPU\n\n| section |")
     assert f"failed with exit code {NO_DEVICE}" in out
+
+
+def test_tiles_are_swept_only_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(command, "_run_group", lambda names, *_: asked.extend(names) or [])
+    command.main([])
+    assert asked == [name for name in command.SECTIONS if name != "tiles"]
+    command.main(["--sections", "tiles"])
+    assert asked[-1] == "tiles"
