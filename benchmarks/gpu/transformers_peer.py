@@ -78,10 +78,9 @@ class TransformersPeer:
         if self._device.is_smoke:
             from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-            # NOTE: left alone, it takes nine tenths of the machine's memory.
-            more["continuous_batching_config"] = ContinuousBatchingConfig(
-                page_size=16, num_blocks=64, max_batch_tokens=64
-            )
+            # NOTE: left alone, it takes nine tenths of the machine's memory. First the size of a block, whose name
+            # differs between releases.
+            more["continuous_batching_config"] = ContinuousBatchingConfig(16, num_blocks=64, max_batch_tokens=64)
         if self._device.torch_device.type == "cuda":
             torch.cuda.empty_cache()
         outputs = self._model.generate_batch(
