@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from engine.errors import ConfigError
+from predictor.bodies import run_sized
 from predictor.oip.codec_grpc import decode_request, encode_response
 from predictor.oip.errors import UnsupportedOperationError
 from predictor.oip.grpc_calls import Context, Unary, call_headers, stream_method, unary_method
@@ -153,7 +155,7 @@ class _Methods:
 
     async def model_infer(self, request: Any, context: Context) -> Any:
         check_model(self._service, request.model_name, request.model_version)
-        decoded = decode_request(request)
+        decoded = await run_sized(request.ByteSize(), partial(decode_request, request))
         return encode_response(await call_model(self._model, decoded, call_headers(context)), decoded)
 
     async def model_stream_infer(self, requests: AsyncIterator[bytes], context: Context) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from predictor.bodies import run_sized
@@ -44,7 +45,7 @@ async def infer(service: GenerationService, request: InferRequest) -> InferRespo
     Raises `RequestError` for what this model does not take, and the errors of `GenerationService.submit_many` and of
     its streams.
     """
-    plan = await run_sized(sum(math.prod(item.shape) for item in request.inputs), lambda: read_plan(request))
+    plan = await plan_of(request)
     if plan.stream:
         raise MalformedRequestError("input 'stream' may be true only with ModelStreamInfer")
     streams = await submit(service, plan, request.id)
@@ -56,6 +57,11 @@ async def infer(service: GenerationService, request: InferRequest) -> InferRespo
         model_version=MODEL_VERSION,
         use_binary_outputs=request.use_binary_outputs,
     )
+
+
+async def plan_of(request: InferRequest) -> InferencePlan:
+    """`read_plan`, off the event loop where the tensors are large. Raises as that does."""
+    return await run_sized(sum(math.prod(item.shape) for item in request.inputs), partial(read_plan, request))
 
 
 async def submit(service: GenerationService, plan: InferencePlan, request_id: str | None) -> list[GenerationStream]:

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidParameterError
 from engine.outputs import SequenceDelta
+from predictor.bodies import run_sized
 from predictor.edge_grpc import message_of_stream
 from predictor.oip.codec_grpc import decode_request, encode_parameters, encode_response
 from predictor.oip.codec_json import MAX_ID_CHARACTERS
 from predictor.oip.errors import public_message
 from predictor.oip.exact_text import ExactText
 from predictor.oip.grpc_calls import parse_message
-from predictor.oip.infer import as_response, call_model, submit
+from predictor.oip.infer import as_response, call_model, plan_of, submit
 from predictor.oip.infer_types import InferRequest, InferResponse
 from predictor.oip.metadata import MODEL_VERSION, check_model
 from predictor.oip.parameters import RequestParameters
-from predictor.oip.plan import InferencePlan, asks_for_stream, read_plan
+from predictor.oip.plan import InferencePlan, asks_for_stream
 from predictor.oip.results import Row, check_finished, make_output, prompt_bytes
 from predictor.oip.schema import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
@@ -120,11 +121,11 @@ async def _respond(
     """The one response of a request, or its error, not yet sent; None where it was answered token by token."""
     request_id = ""
     try:
-        message = parse_message(ModelInferRequest, data)
+        message, size = parse_message(ModelInferRequest, data), len(data)
         del data
         request_id = message.id[:MAX_ID_CHARACTERS]
         check_model(service, message.model_name, message.model_version)
-        request = decode_request(message)
+        request = await run_sized(size, functools.partial(decode_request, message))
         del message
         if asks_for_stream(request):
             async with contextlib.aclosing(stream_responses(service, model, request, headers)) as responses:
@@ -151,7 +152,7 @@ async def stream_responses(
     parameter `triton_final_response`; with `triton_enable_empty_final_response` that is one more, without outputs.
     Raises as `infer`; `InvalidParameterError` for more than one sequence.
     """
-    plan = read_plan(await _run_hook(model.preprocess, request, headers))
+    plan = await plan_of(await _run_hook(model.preprocess, request, headers))
     if len(plan.prompts) != 1 or plan.n != 1:
         raise InvalidParameterError(
             f"a request with 'stream' generates one sequence, got {len(plan.prompts)} prompts with n = {plan.n}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ import grpc
 import pytest
 
 from engine.errors import ConfigError
+from predictor import bodies
 from predictor.model import PagedModel
+from predictor.oip import codec_grpc, plan
 from predictor.oip.grpc_calls import _details
 from predictor.oip.grpc_server import GrpcServer
 from predictor.oip.schema import ModelInferRequest, message_class
@@ -42,6 +45,43 @@ def contents_of(response: Any) -> dict[str, list[Any]]:
         assert len(fields) <= 1
         values[output.name] = fields[0] if fields else []
     return values
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_only_large_messages_are_read_off_the_event_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch, is_stream: bool
+) -> None:
+    threads: list[str] = []
+
+    def recorded(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def record(*arguments: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return original(*arguments)
+
+        monkeypatch.setattr(module, name, record)
+
+    async def infer() -> set[str]:
+        threads.clear()
+        message = text_message(b"Hi")
+        if is_stream:
+            message.inputs.add(name="stream", datatype="BOOL", shape=[1]).contents.bool_contents.append(True)
+            call = server.grpc.stream()
+            await call.write(message)
+            await call.done_writing()
+            assert not any([response.error_message async for response in call])
+        else:
+            await server.grpc.call("ModelInfer", message)
+        return set(threads)
+
+    recorded(codec_grpc, "check_shape")
+    recorded(plan, "tensor_from")
+    assert await infer() == {threading.current_thread().name}
+    monkeypatch.setattr(bodies, "MAX_INLINE_BODY", 0)
+    used = await infer()
+    assert used
+    assert all(name.startswith("json") for name in used)
 
 
 async def test_typed_contents_are_answered_with_typed_contents(server: Server) -> None:
