@@ -320,6 +320,16 @@ def schema(dashboard: Dashboard) -> Iterator[str]:
         yield f"schemaVersion {dashboard['schemaVersion']} is not what Grafana 11 to 13 load"
     if not re.fullmatch(r"[a-z-]{1,40}", dashboard["uid"]):
         yield f"uid {dashboard['uid']}"
+    # NOTE: what the SDK adds and the types of @grafana/schema (11.6, 12.4, 13.2) do not have.
+    for variable in dashboard["templating"]["list"]:
+        if found := {"auto", "auto_count", "auto_min"} & variable.keys():
+            yield f"variable {variable['name']} has {sorted(found)}, which only intervals have"
+    for event in dashboard["annotations"]["list"]:
+        if "expr" in event:
+            yield f"annotation {event['name']} has its query beside its target"
+    for panel in panels(dashboard):
+        if "footer" in panel["options"] or "repeatDirection" in panel:
+            yield f"panel {panel['id']} has options that Grafana no longer knows"
 
 
 Rule = Callable[[Dashboard], Iterator[str]]

@@ -18,7 +18,7 @@ from grafana.boards.slo import OBJECTIVES
 from grafana.catalogue import FOLDER, boards, write
 from grafana.links import DOCS, RUNBOOKS, UIDS
 from predictor.flags import FLAGS
-from tests.grafana.linter import HEAD, RULES, Dashboard, Panel, Rule, bare, panels, targets
+from tests.grafana.linter import HEAD, RULES, Dashboard, Panel, Rule, bare, panels, schema, targets
 from tests.manifests.kustomize import REPOSITORY
 from tests.prometheus.promql import metric_names
 
@@ -82,11 +82,21 @@ FAULTS: dict[str, Callable[[Dashboard], Any]] = {
     "legends": lambda d: _first(d)["targets"][0].update(legendFormat=""),
     "schema": lambda d: d.update(schemaVersion=43),
 }
+UNKNOWN: dict[str, Callable[[Dashboard], Any]] = {
+    "variable": lambda d: d["templating"]["list"][1].update(auto=False),
+    "annotation": lambda d: d["annotations"]["list"][0].update(expr="ALERTS"),
+    "table": lambda d: _first(d, "table")["options"].update(footer={"show": False}),
+}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_each_rule_can_fail(rule: Rule) -> None:
     assert list(rule(_broken(FAULTS[rule.__name__])))
+
+
+@pytest.mark.parametrize("change", UNKNOWN.values(), ids=UNKNOWN)
+def test_what_grafanas_schema_does_not_have_is_found(change: Callable[[Dashboard], Any]) -> None:
+    assert len(list(schema(_broken(change)))) == 1
 
 
 # --- where they lead -------------------------------------------------------------------------------------------------
