@@ -110,9 +110,10 @@ class InputProcessor:
             raise InvalidPromptError(
                 f"a prompt must be text or a list of token ids, got {brief(prompt)}", param="prompt"
             )
-        token_ids = tuple(prompt)
-        if not token_ids:
+        if not prompt:
             raise InvalidPromptError("the prompt is empty: give at least one token", param="prompt")
+        self._room(len(prompt))  # before the ids are looked at, which takes long where they are many
+        token_ids = tuple(prompt)
         vocab_size = self._info.vocab_size
         for token_id in token_ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):

@@ -175,6 +175,7 @@ class GenerationService:
             current.num_prompts, current.params = len(prompts), every[0] if every else None
         with self._counted():
             self._check_available()
+            self.admission.check_size(sum(one.n for one in every))
             requests = [
                 self.engine.prepare(prompt, one, request_id=self._unique(request_id, current), deadline=until)
                 for prompt, one, request_id, until in zip(prompts, every, ids, deadlines, strict=True)

@@ -39,7 +39,9 @@ async def create_completion(service: GenerationService, http: Request) -> Respon
     prompts = await run_sized(len(request.prompt), lambda: split_prompts(request.prompt))
     # NOTE: before any prompt is looked at, and where none is to be queued, too: the answer repeats each n times.
     service.admission.check_size(len(prompts) * params.n)
-    echoes = [prompt_text(service, prompt) for prompt in prompts] if request.echo else None
+    echoes = None
+    if request.echo:
+        echoes = await run_sized(sum(map(len, prompts)), lambda: [prompt_text(service, prompt) for prompt in prompts])
     inputs = await service.encode(prompts, add_special_tokens=request.add_special_tokens is not False)
     n = 1 if request.n is None else request.n
 

@@ -57,6 +57,11 @@ def test_V3_a_parameter_that_names_an_unknown_id_is_refused(door: InputProcessor
     assert caught.value.param == next(iter(kwargs))
 
 
+def test_V6_too_many_ids_are_refused_before_any_is_looked_at(door: InputProcessor) -> None:
+    with pytest.raises(ContextLengthError):
+        door.prepare(range(10**12), SamplingParams())
+
+
 @pytest.mark.parametrize(("length", "room"), [(15, 1), (16, None), (17, None)])
 def test_V6_the_context_leaves_room_for_one_token_or_refuses(
     door: InputProcessor, length: int, room: int | None

@@ -15,6 +15,7 @@ from engine.errors import (
     EngineDeadError,
     EngineDrainingError,
     EngineLoadingError,
+    InvalidParameterError,
     InvalidPromptError,
     OverloadedError,
 )
@@ -71,6 +72,12 @@ async def test_one_bad_prompt_refuses_the_batch_and_leaves_nothing_behind(make_a
     with pytest.raises(InvalidPromptError):
         app.service.submit_many(["Hi", [5, 999_999]], PARAMS)
     assert app.engine.num_requests == 0
+
+
+async def test_a_batch_that_can_never_fit_is_refused_before_its_prompts_are_looked_at(make_app) -> None:
+    app = make_app(max_waiting_requests=3)
+    with pytest.raises(InvalidParameterError, match="4 sequences"):
+        app.service.submit_many([[999_999]] * 4, PARAMS)
 
 
 async def test_a_batch_over_the_bound_leaves_nothing_behind(make_app) -> None:
