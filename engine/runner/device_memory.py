@@ -125,9 +125,9 @@ def device_budget(memory: DeviceMemory, utilization: float, work_space: int, pro
         logger.warning("other processes took about %d MiB of the GPU while this one loaded", beside >> 20)
     if num_bytes > (possible := free + provisional - step):
         raise ConfigError(
-            f"the KV pool is to take {max(0, num_bytes) >> 20} MiB by memory_utilization={utilization:g}, but while this engine"
-            f" loaded others have left {max(0, possible) >> 20} MiB of the GPU: the shares (memory_utilization) of the"
-            " engines on one GPU must come to less than 1 together"
+            f"the KV pool is to take {max(0, num_bytes) >> 20} MiB by memory_utilization={utilization:g}, but while"
+            f" this engine loaded others have left {max(0, possible) >> 20} MiB of the GPU: the shares"
+            " (memory_utilization) of the engines on one GPU must come to less than 1 together"
         )
     source = (
         f"memory_utilization={utilization:g} of {memory.total >> 20} MiB, with {held >> 20} MiB of weights, graphs and"
