@@ -15,6 +15,8 @@ from predictor.json_text import check_depth, check_keys
 
 T = TypeVar("T")
 
+MAX_MESSAGE = 512
+"""Characters read at either end of msgspec's message: names and values of the body, of any length, stand in it."""
 # NOTE: msgspec says what is wrong and, after this mark, where. Tests hold both forms.
 PATH_MARK = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
@@ -40,6 +42,8 @@ def decode_request(body: bytes, kind: type[T]) -> T:
 
 
 def _named(message: str) -> RequestError:
+    if len(message) > 2 * MAX_MESSAGE:
+        message = message[:MAX_MESSAGE] + message[-MAX_MESSAGE:]
     match = PATH_MARK.match(message)
     what, path = (match["what"], match["path"]) if match else (message, None)
     path = path and brief_text(path)
@@ -52,6 +56,7 @@ def _named(message: str) -> RequestError:
         return InvalidParameterError(
             f"`{param}` is not a field this server knows: remove it", param=param, code="unknown_parameter"
         )
+    problem = brief_text(what[:1].lower() + what[1:])
     if not path:
-        return RequestError(f"the body is wrong: {what[:1].lower()}{what[1:]}")
-    return InvalidParameterError(f"`{path}` is wrong: {what[:1].lower()}{what[1:]}", param=path, code="invalid_type")
+        return RequestError(f"the body is wrong: {problem}")
+    return InvalidParameterError(f"`{path}` is wrong: {problem}", param=path, code="invalid_type")

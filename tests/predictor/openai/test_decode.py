@@ -40,6 +40,22 @@ def test_a_wrong_type_is_named_with_what_was_expected() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        b'"%b": 1',
+        b'"messages": [{"role": "%b", "content": "a"}]',
+        b'"messages": [{"role": "user", "content": "a", "tool_calls": [{"type": "%b"}]}]',
+        b'"messages": [{"role": "user", "content": "a", "%b": 1}]',
+    ],
+)
+@pytest.mark.parametrize("text", [b"x", b" - at `$", b"`", b"\\u4f60"])
+def test_a_name_or_value_of_any_length_makes_a_short_message(member: bytes, text: bytes) -> None:
+    error = refuse(b"{" + member % (text * 100_000) + b"}", ChatRequest)
+    assert len(str(error)) < 300
+    assert len(error.param or "") < 300
+
+
 def test_an_unknown_field_of_an_odd_name() -> None:
     assert refuse(b'{"prompt": "a", "we`ird - at `$.n`": 1}').code in ("unknown_parameter", "invalid_type")
 
