@@ -61,8 +61,9 @@ def run_section(name: str, device: Device, report: Reporter, budget: Budget) -> 
 
         engine_checks.run(device, report, budget)
     elif name == "tiles":
-        from benchmarks.gpu import tile_sweep
+        from benchmarks.gpu import split_sweep, tile_sweep
 
+        split_sweep.run(device, report, budget)
         tile_sweep.run(device, report, budget)
     else:
         from benchmarks.gpu import end_to_end
