@@ -27,15 +27,19 @@ SCALE_DOWN = Event(
 )
 
 
-def _replica_sets(when: str = "") -> str:
+_INFO = f"pagedserve_info{{{SERVICE}}}"
+
+
+def _replica_sets(info: str) -> str:
     """Those that serve. NOTE: a new model or another flag is a new ReplicaSet, and no new version of pagedserve."""
-    return f'label_replace(pagedserve_info{{{SERVICE}}}{when} == 1, "replicaset", "$1", "pod", "(.+)-[a-z0-9]{{5}}")'
+    return f'label_replace({info} == 1, "replicaset", "$1", "pod", "(.+)-[a-z0-9]{{5}}")'
 
 
 ROLL_OUT = Event(
     "Version",
-    f"count by (namespace, inferenceservice, replicaset, version) ({_replica_sets()})\n"
-    f"unless on (namespace, inferenceservice, replicaset) {_replica_sets(' offset 5m')}",
+    # NOTE: an hour back, since neither a scrape that failed nor a container that was restarted makes a new one.
+    f"count by (namespace, inferenceservice, replicaset, version) ({_replica_sets(_INFO)})\n"
+    f"unless on (namespace, inferenceservice, replicaset) {_replica_sets(f'max_over_time({_INFO}[1h] offset 1m)')}",
     "green",
     "{{replicaset}}",
     "A first replica of this ReplicaSet of {{namespace}}/{{inferenceservice}} serves (pagedserve {{version}})",

@@ -289,12 +289,12 @@ def _trouble() -> Section:
                         [
                             Query(
                                 of_hpa(hpa("status_condition", ',condition="ScalingLimited",status="true"')),
-                                SERVICE_LEGEND,
+                                f"{SERVICE_LEGEND} HPA",
                             ),
                             Query(
                                 "2 * max by (namespace, inferenceservice, scaledObject) "
                                 f"({keda('keda_scaled_object_paused')})",
-                                "{{namespace}}/{{scaledObject}} paused",
+                                "{{namespace}}/{{scaledObject}} KEDA",
                             ),
                         ],
                         {0: ("free", "green"), 1: ("limited", "orange"), 2: ("paused", "purple")},

@@ -216,6 +216,16 @@ def test_a_new_replica_set_is_marked_and_a_new_pod_of_an_old_one_is_not(tmp_path
         for one in targets(DASHBOARDS["pagedserve-versions"])
         if one.where == "annotation Version"
     ]
-    given = info(POD_A, "1x20") | info(f"{POD_A[:-1]}q", "_x8 1x20") | info(CANARY_A, "0x8 1x20")
+    given = info(POD_A, "1x20") | info(f"{POD_A[:-1]}q", "_x9 1x20") | info(CANARY_A, "0x9 1x20")
     marked = f'{{{OF_A.replace(",", ", ")}, replicaset="a-v2-predictor-7f8d9b", version="0.1.0"}}'
     check(tmp_path, given, {text: {marked: 1}})
+
+
+@pytest.mark.parametrize("values", ["1x7 _ stale 1x20", "1x5 0x3 1x20"], ids=["a failed scrape", "a restart"])
+def test_a_replica_set_that_served_before_is_not_marked(values: str, tmp_path: Path) -> None:
+    (text,) = [
+        CHOICE.expression(one.expr)
+        for one in targets(DASHBOARDS["pagedserve-versions"])
+        if one.where == "annotation Version"
+    ]
+    check(tmp_path, {f'pagedserve_info{{{OF_A},pod="{POD_A}",version="0.1.0"}}': values}, {text: {}})
