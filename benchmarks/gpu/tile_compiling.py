@@ -12,15 +12,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
-from benchmarks.gpu.paged_batch import Heads
+import torch
+import triton
+
+from benchmarks.gpu.device import Device
+from benchmarks.gpu.paged_batch import Heads, attend, paged_batch
 from kernels.tiles import Tile
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WORKER = ("-m", "benchmarks.gpu.tile_compiling")
+NUM_TOKENS = 40
+"""Keys of the sequence that is launched, and queries where it is no decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +56,15 @@ def compile_all(jobs: Sequence[Job], seconds: float) -> dict[Job, Outcome]:
     end = time.monotonic() + seconds
     outcomes = dict.fromkeys(jobs, NOT_REACHED)
     num_workers = min(len(jobs), len(os.sched_getaffinity(0)))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         workers = []
         for i in range(num_workers):
             own, out = jobs[i::num_workers], Path(folder, str(i))
             words = [sys.executable, *WORKER, json.dumps([_to_json(job) for job in own])]
             with out.open("wb") as file:
-                workers.append((subprocess.Popen(words, cwd=REPOSITORY, stdout=file), own, out))
+                process = stack.enter_context(subprocess.Popen(words, cwd=REPOSITORY, stdout=file))
+            stack.callback(process.kill)
+            workers.append((process, own, out))
         for process, own, out in workers:
             try:
                 code = process.wait(max(0.0, end - time.monotonic()))
@@ -84,30 +93,26 @@ def _from_json(fields: list) -> Job:
     return Job(Heads(*heads), decode, is_split, Tile(*tile))
 
 
-def _launch(jobs: Iterable[Job]) -> None:
-    """Writes a line for each job, in order."""
-    import torch
-    import triton
-
-    from benchmarks.gpu.device import Device
-    from benchmarks.gpu.paged_batch import attend, paged_batch
-
+def _launch(jobs: Iterable[Job], device: Device) -> Iterator[Outcome]:
+    """An outcome for each job, in order."""
     shared: list[int] = []
     triton.knobs.compilation.listener = lambda *, metadata, **_: shared.append(int(metadata["shared"]))
-    device = Device(is_smoke=False)
     for job in jobs:
-        length = 1 if job.decode else 40
         shared.clear()
         try:
-            batch = paged_batch(device, job.heads, (length,), (40,))
+            batch = paged_batch(device, job.heads, (1 if job.decode else NUM_TOKENS,), (NUM_TOKENS,))
             attend(batch, tile=job.tile, num_splits=2 if job.is_split else 1)
-            torch.cuda.synchronize()
-            # NOTE: the second kernel, which adds up splits, needs less.
-            outcome = {"shared": max(shared)}
+            if not device.is_smoke:
+                torch.cuda.synchronize()
+            # NOTE: the kernel that adds up splits, where it is compiled with this one, needs less.
+            yield Outcome(max(shared))
         except Exception as error:
-            outcome = {"shared": None, "error": f"{type(error).__name__}: {error}"[:120].replace("\n", " ")}
-        print(json.dumps(outcome), flush=True)
+            yield Outcome(None, f"{type(error).__name__}: {error}"[:120].replace("\n", " "))
 
 
 if __name__ == "__main__":
-    _launch(_from_json(fields) for fields in json.loads(sys.argv[1]))
+    parent = os.getppid()
+    for outcome in _launch(map(_from_json, json.loads(sys.argv[1])), Device(is_smoke=False)):
+        print(json.dumps(asdict(outcome)), flush=True)
+        if os.getppid() != parent:
+            break  # the sweep itself was ended

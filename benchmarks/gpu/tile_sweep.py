@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -19,6 +19,7 @@ from benchmarks.gpu.results import Reporter
 from benchmarks.gpu.tile_candidates import (
     GROUPS,
     ITEMSIZE,
+    RESERVED,
     SMOKE_GROUPS,
     Group,
     Load,
@@ -51,21 +52,13 @@ def run(device: Device, report: Reporter, budget: Budget) -> None:
             report.missing(_name(group), "no time left")
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """Bytes of shared memory."""
-
-    of_program: int
-    of_sm: int
-
-
 class _Sweep:
     def __init__(self, device: Device, report: Reporter, budget: Budget) -> None:
         self._device = device
         self._report = report
         self._budget = budget
         self._family = device_of(device.torch_device).family
-        self._limits = _limits(device)
+        self._shared_of_sm = _shared_of_sm(device)
         self._outcomes: Mapping[Job, Outcome] = {}
 
     def compile(self, groups: tuple[Group, ...]) -> None:
@@ -115,7 +108,11 @@ class _Sweep:
         table_tile = attention_tile(self._family, group.head_dim, ITEMSIZE, group.decode)
         own = replace(table_tile, programs_per_sm=1)
         found = candidates(group, is_smoke=self._device.is_smoke)
-        return [tile for tile in found if tile != own and least_shared(tile, group.head_dim) <= self._limits.of_program]
+        return [
+            tile
+            for tile in found
+            if tile != own and least_shared(tile, group.head_dim) + RESERVED <= self._shared_of_sm
+        ]
 
     def _usable(self, group: Group) -> tuple[list[Tile], dict[str, int]]:
         """Tiles that every kernel of the group was compiled for, and how many were not, by error."""
@@ -129,7 +126,7 @@ class _Sweep:
             ]
             shared = [outcome.shared for outcome in own if outcome.shared is not None]
             if len(shared) == len(own):
-                programs = programs_per_sm(tile, group.decode, max(shared), self._limits.of_sm)
+                programs = programs_per_sm(tile, group.decode, max(shared), self._shared_of_sm)
                 usable.append(replace(tile, programs_per_sm=programs))
             else:
                 error = next(outcome.error for outcome in own if outcome.shared is None)
@@ -197,11 +194,11 @@ class _Sweep:
         self._report.speed(_name(group), 1 / means[best], "times as fast", note=note)
 
 
-def _limits(device: Device) -> _Limits:
+def _shared_of_sm(device: Device) -> int:
+    """Bytes of shared memory of a multiprocessor."""
     if device.is_smoke:
-        return _Limits(1 << 20, 1 << 20)
-    properties = torch.cuda.get_device_properties(device.torch_device)
-    return _Limits(properties.shared_memory_per_block_optin, properties.shared_memory_per_multiprocessor)
+        return 1 << 20
+    return int(torch.cuda.get_device_properties(device.torch_device).shared_memory_per_multiprocessor)
 
 
 def _name(group: Group) -> str:

@@ -6,9 +6,11 @@ import json
 import os
 
 import pytest
+import triton
 
 from benchmarks.gpu import tile_compiling as module
-from benchmarks.gpu.paged_batch import LLAMA_8B
+from benchmarks.gpu.device import Device
+from benchmarks.gpu.paged_batch import LLAMA_8B, Heads, PagedBatch
 from benchmarks.gpu.tile_compiling import NOT_REACHED, Job, Outcome, compile_all
 from kernels.tiles import Tile
 
@@ -55,3 +57,26 @@ def test_a_line_that_was_not_written_to_its_end_is_none(monkeypatch: pytest.Monk
 def test_jobs_survive_the_way_to_their_process() -> None:
     words = json.dumps([module._to_json(job) for job in JOBS])
     assert [module._from_json(fields) for fields in json.loads(words)] == JOBS
+
+
+def test_a_tile_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device: the attention kernel is compiled where it is launched, and with splits another one after it."""
+    monkeypatch.setattr(triton.knobs.compilation, "listener", None)
+    asked: list[tuple[int, int, int]] = []
+
+    def launch(batch: PagedBatch, *, tile: Tile, num_splits: int) -> None:
+        asked.append((batch.max_query_len, tile.keys, num_splits))
+        if tile.keys == 64:
+            raise RuntimeError("out of resource: shared memory\nRequired: 300000")
+        for shared in (1000 * tile.keys, 512)[:num_splits]:
+            triton.knobs.compilation.listener(src=None, metadata={"shared": shared}, cache_hit=False)
+
+    monkeypatch.setattr(module, "attend", launch)
+    jobs = [Job(Heads(4, 2, 16), keys > 32, keys == 32, Tile(16, keys, 4, 2, 1)) for keys in (16, 32, 64, 128)]
+    assert list(module._launch(jobs, Device(is_smoke=True))) == [
+        Outcome(16_000),
+        Outcome(32_000),
+        Outcome(None, "RuntimeError: out of resource: shared memory Required: 300000"),
+        Outcome(128_000),
+    ]
+    assert asked == [(40, 16, 1), (40, 32, 2), (1, 64, 1), (1, 128, 1)]
