@@ -57,5 +57,5 @@ def test_the_numbers_are_the_codes() -> None:
     assert f"{logs.MAX_QUEUED_LINES:,}".replace(",", " ") + " lines may wait" in LOGS
     assert f"1 to {request_context.MAX_REQUEST_ID_LENGTH} visible" in LOGS
     assert f"the first {tracing.MAX_TRACED_PROMPTS}." in TRACING
-    assert f"of the first {in_flight.MAX_PREEMPTION_TIMES}." in TRACING
+    assert f"times of the first {in_flight.MAX_PREEMPTION_TIMES}." in TRACING
     assert f"has {tracing.CLOSE_SECONDS:.0f} seconds" in TRACING
