@@ -51,6 +51,7 @@ async def test_a_refused_request_keeps_its_id_and_retry_after() -> None:
             await call
         trailing = dict(await call.trailing_metadata())
         assert trailing["x-request-id"] == "r1"
+        assert not await call.initial_metadata(), "a retry policy retries no call that has got headers (gRFC A6)"
         assert int(trailing["retry-after"]) >= 1
         request = await told(server)
         assert (request.status, request.error_type) == ("RESOURCE_EXHAUSTED", "OverloadedError")
