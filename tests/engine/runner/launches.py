@@ -6,7 +6,8 @@ import inspect
 from typing import Any
 
 import pytest
-import torch
+from triton._C.libtriton import native_specialize_impl
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime import interpreter
 
 from engine.sampling import device_sampler
@@ -18,8 +19,9 @@ Variant = tuple[object, ...]
 class Launches:
     """variants: what Triton would have compiled.
 
-    An argument decides about that as Triton's documentation of `triton.jit` says: compile-time constants and types by
-    their values; whole numbers by being 1, or divisible by 16; pointers by being divisible by 16.
+    Compile-time constants decide about that, and what Triton's own function makes of the other arguments: their types,
+    whole numbers by being 1 or divisible by 16, pointers by being divisible by 16. It refuses what no launch takes
+    (NumPy's numbers), though the interpreter runs it.
     """
 
     def __init__(self) -> None:
@@ -36,22 +38,10 @@ class Launches:
             if "constexpr" in str(parameters[name].annotation):
                 key.append((name, value))
             else:
-                key.append((name, _kind(value, name in plain, name in plain | unaligned)))
+                is_const, specialized, aligned = False, name not in plain, name not in unaligned
+                key.append((name, native_specialize_impl(CUDABackend, value, is_const, specialized, aligned)))
         key += sorted((k, v) for k, v in options.items() if k not in kernel.arg_names and k not in {"grid", "warmup"})
         self.variants.add(tuple(key))
-
-
-def _kind(value: Any, is_plain: bool, is_unaligned: bool) -> object:
-    if isinstance(value, torch.Tensor):
-        return value.dtype, is_unaligned or value.data_ptr() % 16 == 0
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int):
-        width = "i32" if -(2**31) <= value < 2**31 else "i64"
-        if value == 1 and not is_plain:
-            return 1
-        return width, not is_unaligned and value % 16 == 0
-    return type(value)
 
 
 def record_launches(monkeypatch: pytest.MonkeyPatch, family: tiles.Family, num_sms: int) -> Launches:
