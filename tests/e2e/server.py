@@ -71,7 +71,10 @@ class Server:
         self, *, environ: Mapping[str, str] | None = None, client: Mapping[str, Any] | None = None, **flags: Any
     ) -> None:
         self._environ = dict(environ or {})
-        self._client = {"timeout": STEP_SECONDS, **(client or {})}
+        # NOTE: one client, as to make one takes longer than to ask; a connection each, as the server may end meanwhile.
+        self._client = httpx.Client(
+            **{"timeout": STEP_SECONDS, "limits": httpx.Limits(max_keepalive_connections=0), **(client or {})}
+        )
         self._flags = {"http_port": 0, "grpc_port": 0, **flags}
         self._log = tempfile.NamedTemporaryFile("w+", prefix="pagedserve-", suffix=".log")  # noqa: SIM115
         self.process: subprocess.Popen[bytes] | None = None
@@ -149,6 +152,7 @@ class Server:
                 # NOTE: it ends by itself when the front is gone, perhaps at this very moment.
                 with contextlib.suppress(psutil.NoSuchProcess):
                     engine.kill()
+        self._client.close()
         self._log.close()
 
     # --- what it says ---
@@ -187,7 +191,7 @@ class Server:
     def status(self, path: str) -> int:
         """The HTTP status of a GET; 0 where nobody answers."""
         try:
-            return httpx.get(self.http_url + path, **self._client).status_code
+            return self._client.get(self.http_url + path).status_code
         except httpx.TransportError:
             return 0
 
@@ -195,7 +199,7 @@ class Server:
         """The value of the series `pagedserve_<name>` with these labels among its own."""
         from prometheus_client.parser import text_string_to_metric_families
 
-        text = httpx.get(self.http_url + "/metrics", **self._client).text
+        text = self._client.get(self.http_url + "/metrics").text
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == f"pagedserve_{name}" and labels.items() <= sample.labels.items():
