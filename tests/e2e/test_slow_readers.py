@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ MAX_GROWTH = 48 * 2**20
 all there."""
 
 
-@pytest.fixture(scope="module")
-def server(tiny_model: Path) -> Iterator[Server]:
+@contextmanager
+def started(tiny_model: Path) -> Iterator[Server]:
     with Server(
         model_dir=tiny_model,
         dtype="float32",
@@ -38,6 +38,12 @@ def server(tiny_model: Path) -> Iterator[Server]:
         drain_timeout=1,
     ) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path) -> Iterator[Server]:
+    with started(tiny_model) as made:
+        yield made
 
 
 def sampling(**fields: Any) -> dict[str, Any]:
@@ -132,9 +138,10 @@ async def test_an_unread_grpc_stream_is_aborted(server: Server) -> None:
             call.cancel()
 
 
-def test_unread_http_streams_are_aborted_and_do_not_hold_up_the_end(server: Server) -> None:
-    before, memory = aborts(server), front_memory(server)
+def test_unread_http_streams_are_aborted_and_do_not_hold_up_the_end(tiny_model: Path) -> None:
     with ExitStack() as stack:
+        server = stack.enter_context(started(tiny_model))
+        before, memory = aborts(server), front_memory(server)
         connections = [stack.enter_context(open_unread(server, *body)) for body in BODIES.values()]
         until(lambda: aborts(server) == before + len(BODIES), "the aborts", 120.0)
         until(lambda: server.metric("requests_running") == 0, "no request running")
