@@ -7,12 +7,20 @@ import triton.language as tl
 
 
 @triton.jit
-def _load_blocks(table, tile, end_key, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Cache blocks of a tile's keys: one for all where the tile lies within a block, else one a key."""
-    keys = tile * BLOCK_N
+def _load_blocks(
+    table, tile, last_tile, end_key, MASKED: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Cache blocks of a tile's keys: one for all where the tile lies within a block, else one a key.
+
+    None is read past the last key (MASKED), or from `last_tile` on.
+    """
     if BLOCK_N > BLOCK_SIZE:
-        keys += tl.arange(0, BLOCK_N)
-    return tl.load(table + keys // BLOCK_SIZE, mask=keys < end_key, other=0)
+        places = tile * (BLOCK_N // BLOCK_SIZE) + tl.arange(0, BLOCK_N) // BLOCK_SIZE
+    else:
+        places = tile // (BLOCK_SIZE // BLOCK_N)
+    # NOTE: where no key is masked the condition is the same for all of the tile: `places * 0` only gives it their shape.
+    is_read = places * BLOCK_SIZE < end_key if MASKED else places * 0 + tile < last_tile
+    return tl.load(table + places, mask=is_read, other=0)
 
 
 @triton.jit
@@ -49,14 +57,17 @@ def attend(
 
     MASKED: some row does not see some key of these tiles. Keys outside [first_key, end_key) are not loaded.
     """
+    tl.assume(cache_block_stride >= 0)
     offs_n = tl.arange(0, BLOCK_N)
     offs_d = tl.arange(0, BLOCK_D)
     # NOTE: the block ids are loaded a turn ahead, so that the addresses of a tile never wait for them.
-    blocks = _load_blocks(table, first_tile, end_key, BLOCK_SIZE, BLOCK_N)
+    blocks = _load_blocks(table, first_tile, last_tile, end_key, MASKED, BLOCK_SIZE, BLOCK_N)
     for tile in range(first_tile, last_tile):
         keys = tile * BLOCK_N + offs_n
-        offsets = blocks.to(tl.int64) * cache_block_stride + (keys % BLOCK_SIZE) * cache_slot_stride
-        blocks = _load_blocks(table, tile + 1, end_key, BLOCK_SIZE, BLOCK_N)
+        # NOTE: ids and strides are not negative. Where that is known their product is one instruction, else several.
+        within = offs_n % BLOCK_SIZE if BLOCK_N >= BLOCK_SIZE else keys % BLOCK_SIZE
+        offsets = blocks.to(tl.uint32).to(tl.int64) * cache_block_stride + within * cache_slot_stride
+        blocks = _load_blocks(table, tile + 1, last_tile, end_key, MASKED, BLOCK_SIZE, BLOCK_N)
         offsets = offsets[:, None] + offs_d[None, :]
         # NOTE: a slot that was never written may hold NaN, and 0 times NaN is NaN: it must not be loaded at all.
         if MASKED:
