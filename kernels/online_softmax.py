@@ -18,7 +18,7 @@ def _load_blocks(
         places = tile * (BLOCK_N // BLOCK_SIZE) + tl.arange(0, BLOCK_N) // BLOCK_SIZE
     else:
         places = tile // (BLOCK_SIZE // BLOCK_N)
-    # NOTE: where no key is masked the condition is the same for all of the tile: `places * 0` only gives it their shape.
+    # NOTE: where no key is masked the condition is one for the whole tile: `places * 0` only gives it their shape.
     is_read = places * BLOCK_SIZE < end_key if MASKED else places * 0 + tile < last_tile
     return tl.load(table + places, mask=is_read, other=0)
 

@@ -43,8 +43,9 @@ _INTERPRETER_TILES = {True: Tile(16, 64, 4, 1, 1), False: Tile(64, 64, 4, 1, 1)}
 
 # By family and bytes of an element, then by head dim: decode, prefill.
 # NOTE: where the table begins: decodes keep two or three tiles of keys and values in flight, 32 KiB each, in two
-# programs a multiprocessor (one tile in float32 on hopper, where a third stage leaves a register spilled). Prefill takes the largest tile that leaves no register spilled, whatever the options of the
-# kernel; tests/kernels/test_compile.py holds both.
+# programs a multiprocessor (one tile in float32 on hopper, where a third stage left a register spilled). Prefill takes
+# the largest tile that leaves no register spilled, whatever the options of the kernel; tests/kernels/test_compile.py
+# holds both.
 _TABLE: dict[tuple[Family, int], dict[int, tuple[Tile, Tile]]] = {
     ("ampere", 2): {
         64: (Tile(16, 128, 4, 3, 2), Tile(128, 64, 8, 3, 1)),
