@@ -11,13 +11,15 @@ import pytest
 
 from tests.e2e.server import REPOSITORY
 
-SECTIONS = ("kernels", "attention", "layers", "engine", "qwen2.5-0.5b")
+SECTIONS = ("kernels", "attention", "tiles", "layers", "engine", "qwen2.5-0.5b")
 CASES = (
     "| kernels | paged_attention 4/2x16 decode bf16",
     "| kernels | rotary_kv_write 4/2x16, ",
     "| kernels | sample_tokens",
     "| attention | decode 4/2x16, batch 2, 20 keys",
     "| attention | prefill 4/2x16, 1 x 24",
+    "| tiles | decode 4/2x16, 1 x 300: ",
+    "| tiles | prefill 4/2x16, 1 x 24: the table's ",
     "| layers | linear gate_up",
     "| layers | add_rms_norm_ 32, 3 tokens",
     "| engine | qwen2.5-0.5b, tiny, fp32, greedy, ",
