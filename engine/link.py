@@ -26,6 +26,8 @@ LAST_LINES_SECONDS = 2.0
 """Its lines end with it, unless a process that it started holds the pipe."""
 FAILED = 1
 """Exit code of a process that has said `EngineFailed` before."""
+LOOK_SECONDS = 0.5
+"""How often is looked for the end of a process that asyncio does not tell of."""
 MAX_LINE_BYTES = 65536
 
 Frames = tuple[bytes, bytes]
@@ -80,7 +82,7 @@ class EngineLink:
                 # NOTE: an own session keeps a terminal's Ctrl-C and group signals away: the front decides when it ends.
                 start_new_session=True,
             )
-            exited = asyncio.create_task(self._process.wait())
+            exited = asyncio.create_task(self._ended())
             receiver = asyncio.create_task(self._receive(self._socket))
             tasks = [exited, receiver]
             if self._on_log_line is not None:
@@ -120,10 +122,10 @@ class EngineLink:
             if ask:
                 self.send(Shutdown())
             try:
-                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+                await asyncio.wait_for(self._ended(), STOP_SECONDS)
             except TimeoutError:
                 self._process.kill()
-                await self._process.wait()
+                await self._ended()
         return True
 
     def encode(self, message: FrontMessage) -> Frames:
@@ -138,6 +140,21 @@ class EngineLink:
         if self._socket is not None and not self._socket.closed:
             # NOTE: with no high-water mark the frames are queued at once; the future is already done.
             self._socket.send_multipart(frames)
+
+    async def _ended(self) -> int:
+        """The process's exit code, once it has one.
+
+        NOTE: asyncio of Python 3.11 tells of the end when the pipes are closed, too, which a process that it started
+        may hold for long; the exit code is there before.
+        """
+        assert self._process is not None
+        told = asyncio.ensure_future(self._process.wait())
+        try:
+            while (code := self._process.returncode) is None:
+                await asyncio.wait({told}, timeout=LOOK_SECONDS)
+        finally:
+            told.cancel()
+        return code
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         """Returns after the process's last message, where that is the reason of its failure."""

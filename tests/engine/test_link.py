@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -117,3 +119,26 @@ async def test_the_last_lines_are_read(
     link = EngineLink(EngineConfig(model_dir=Path("nowhere")), lambda _message: None, lines.append)
     assert await link.run() == code
     assert lines == [str(number) for number in range(2000)]
+
+
+@pytest.mark.parametrize("code", [1, 3])
+async def test_a_process_that_holds_the_pipes_does_not_hold_up_the_end(
+    engine_runs: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """As a compiler that the engine has started may."""
+    child = "subprocess.Popen(['sleep', '600'], stdin=subprocess.DEVNULL)"
+    engine_runs(f"import os, subprocess\nos.write(2, b'%d\\n' % {child}.pid)\nos._exit({code})")
+    for name in ("STOP_SECONDS", "LAST_WORDS_SECONDS", "LAST_LINES_SECONDS", "LOOK_SECONDS"):
+        monkeypatch.setattr(module, name, 0.1)
+    lines: list[str] = []
+    link = EngineLink(EngineConfig(model_dir=Path("nowhere")), lambda _message: None, lines.append)
+    try:
+        async with asyncio.timeout(60):
+            assert await link.run() == code
+        assert len(lines) == 1
+    finally:
+        for pid in map(int, lines):
+            os.kill(pid, signal.SIGKILL)
+    assert link._process is not None
+    assert link._process.stderr is not None
+    await link._process.stderr.read()  # to its end, with which asyncio closes what it has of the process
