@@ -74,13 +74,14 @@ def _reason() -> str:
     """In brackets, why torch sees no CUDA device, as far as it can be told."""
     if not torch.version.cuda:
         return f" (torch {torch.__version__} is a build without CUDA)"
+    found: list[str] = []
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return f" (CUDA_VISIBLE_DEVICES is {visible!r})"
+        found.append(f"CUDA_VISIBLE_DEVICES is {visible!r}")
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
-        return f" ({error})"
-    return ""
+        found.append(str(error))
+    return f" ({'; '.join(found)})" if found else ""
 
 
 def _backend(wanted: AttentionBackendName, device: DeviceName) -> AttentionBackendName:
