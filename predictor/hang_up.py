@@ -17,7 +17,8 @@ _EVENTS = getattr(select, "POLLRDHUP", 0)
 class HangUpWatch:
     """Aborts a transport whose peer hangs up while reading from it is paused. One a connection.
 
-    A peer that only ends its sending counts as gone, as where that is read. Leans on nothing but asyncio's transports.
+    A peer that only ends its sending counts as gone, as where that is read; by TLS' close_notify alone, without an end
+    of the connection beneath, it does not. Leans on nothing but asyncio's transports.
     """
 
     __slots__ = ("_loop", "_timer", "_transport")

@@ -156,9 +156,9 @@ class DeviceRunner:
             return self._launch(plan)
         except torch.OutOfMemoryError as error:
             error.add_note(
-                "A step needs more memory than the GPU has left. The largest step's was kept free at the start, so"
-                " another process has probably taken it since (nvidia-smi lists them): keep it off this GPU, or set"
-                " memory_utilization, max_num_batched_tokens or max_num_seqs lower"
+                "A step needs more memory than the GPU has left: set max_num_batched_tokens or max_num_seqs lower. Once"
+                " the engine serves, the largest step's memory is there: then another process has probably taken it"
+                " (nvidia-smi lists them), so keep it off this GPU, or set memory_utilization lower"
             )
             raise
 
