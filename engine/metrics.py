@@ -79,7 +79,7 @@ class EngineListener(Protocol):
         ...
 
     def on_up(self, up: bool) -> None:
-        """The engine takes requests from now on, or no longer does."""
+        """The engine is there from now on, or no longer is; a server that drains has one."""
         ...
 
     def on_step(self, outputs: StepOutputs) -> None:
@@ -129,7 +129,7 @@ class EngineMetrics:
         self._waste = make.gauge("kv_cache_waste_ratio", "KV slots allocated and not filled, of those allocated")
         blocks = make.family(Gauge, "kv_cache_blocks", "KV blocks by state", ("state",))
         self._blocks = {state: blocks.labels(model_name, state) for state in BLOCK_STATES}
-        self._up = make.gauge("engine_up", "1 while the engine takes requests")
+        self._up = make.gauge("engine_up", "1 from when the model is loaded until the engine ends")
         self._info = make.family(
             Gauge,
             "info",

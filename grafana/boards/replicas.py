@@ -65,7 +65,7 @@ def replicas(row_id: int) -> Section:
                         "State of each pod",
                         Note(
                             "Whether a pod's engine takes requests. A pod that ended has no colour from then on.",
-                            "green. Orange after the start is a load; orange later is a drain or a dead engine.",
+                            "green, to the end of a drain; orange after the start is a load, later a dead engine.",
                             "the pod's log and events; PagedServeReplicaNotReady after half an hour.",
                         ),
                         [Query(f"max by ({BY_POD}) (pagedserve_engine_up{{{POD}}})", "{{pod}}")],

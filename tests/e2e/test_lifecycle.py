@@ -229,6 +229,7 @@ def test_M9_a_drain_lets_running_requests_finish(make_server: MakeServer) -> Non
                 server.signal(signal.SIGTERM)
                 until(lambda: server.status("/v2/health/ready") == 503, "ready to be false")
                 assert server.status("/v2/health/live") == 200
+                assert server.metric("engine_up") == 1
                 refused = complete(server)
                 assert refused.status_code == 503
                 assert "shutting down" in refused.json()["error"]["message"]
