@@ -13,6 +13,7 @@ from engine.core.ids import BlockId
 from engine.core.plan import PendingStep, ScheduledSequence, StepPlan, StepResult
 from engine.core.request import Request
 from engine.cpu import usable_cpus
+from engine.errors import ConfigError
 from engine.layers.attention import KVCache
 from engine.layers.torch_backend import TorchBackend
 from engine.messages import AddSequence, LoadProgress, ModelInfo, SequenceId
@@ -177,11 +178,21 @@ class ModelRunner:
         return self._run(build_step_inputs(scheduled, rows, self._block_size), len(scheduled), rows, caches)
 
     def _allocate_caches(self, loaded: LoadedModel, num_blocks: int) -> tuple[KVCache, ...]:
-        """Zeroed caches, one a layer, of `num_blocks` blocks and the dummy block."""
+        """Zeroed caches, one a layer, of `num_blocks` blocks and the dummy block.
+
+        Raises `ConfigError` where the system refuses so much memory.
+        """
         config = loaded.config
         shape = (num_blocks + 1, self._block_size, config.num_kv_heads, config.head_dim)
         allocate = self._backend.attention.allocate_cache
-        return tuple(allocate(*shape, loaded.dtype, torch.device("cpu")) for _ in range(config.num_layers))
+        try:
+            return tuple(allocate(*shape, loaded.dtype, torch.device("cpu")) for _ in range(config.num_layers))
+        except MemoryError as error:
+            num_bytes = shape[0] * block_bytes(config.num_layers, *shape[1:], loaded.dtype.itemsize)
+            raise ConfigError(
+                f"the system has no {num_bytes >> 20} MiB for the KV pool of {num_blocks} blocks: "
+                "set num_kv_blocks or kv_cache_memory lower, or leave both out to have the pool measured"
+            ) from error
 
 
 def _warm_up_requests(num_tokens: int, context: int, block_size: int) -> Iterator[Request]:

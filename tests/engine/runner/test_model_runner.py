@@ -91,6 +91,8 @@ def test_bounds_that_cannot_be_met_are_refused(model_dir: Path, tmp_path: Path) 
         make_runner(model_dir, max_model_len=1000)
     with pytest.raises(ConfigError, match="kv_cache_memory"):
         make_runner(model_dir, num_kv_blocks=None, kv_cache_memory=1)
+    with pytest.raises(ConfigError, match=r"no 2\d{9} MiB for the KV pool of \d+ blocks: set num_kv_blocks"):
+        make_runner(model_dir, num_kv_blocks=None, kv_cache_memory=1 << 51)
     with pytest.raises(ModelLoadError):
         make_runner(tmp_path)
 
