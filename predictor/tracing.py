@@ -29,6 +29,8 @@ CLOSE_SECONDS = 5.0
 MAX_TRACED_PROMPTS = 16
 """Prompts of one request whose stages have spans."""
 PROTOCOLS = ("grpc", "http/protobuf")
+PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+"""The first of them that is set."""
 RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
 """Those that take OTEL_TRACES_SAMPLER_ARG."""
 SAMPLERS = ("always_on", "always_off", "parentbased_always_on", "parentbased_always_off", *RATIO_SAMPLERS)
@@ -136,8 +138,8 @@ def _check_variables() -> None:
         raise ConfigError(f"OTEL_TRACES_SAMPLER_ARG must be a number from 0 to 1, got {share!r}")
     for variable in BATCH_VARIABLES:
         text = os.environ.get(variable, "")
-        if text and not _is_integer(text):
-            raise ConfigError(f"{variable} must be a whole number, got {text!r}")
+        if text and not _is_above_zero(text):
+            raise ConfigError(f"{variable} must be a whole number above 0, got {text!r}")
     for variable in FILE_VARIABLES:
         # NOTE: of a missing one the SDK's exporter by gRPC would trust every public authority instead.
         path = os.environ.get(variable, "")
@@ -152,17 +154,17 @@ def _is_share(text: str) -> bool:
         return False
 
 
-def _is_integer(text: str) -> bool:
+def _is_above_zero(text: str) -> bool:
     try:
-        int(text)
+        return int(text) > 0
     except ValueError:
         return False
-    return True
 
 
 def _exporter(endpoint: str) -> SpanExporter:
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    match protocol or "grpc":
+    variable = next((name for name in PROTOCOL_VARIABLES if os.environ.get(name)), PROTOCOL_VARIABLES[0])
+    protocol = os.environ.get(variable) or "grpc"
+    match protocol:
         case "grpc":
             from opentelemetry.exporter.otlp.proto.grpc.exporter import InvalidCompressionValueException
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
@@ -175,4 +177,4 @@ def _exporter(endpoint: str) -> SpanExporter:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
             return HttpExporter(endpoint)
-    raise ConfigError(f"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+    raise ConfigError(f"{variable} must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")

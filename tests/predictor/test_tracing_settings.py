@@ -108,9 +108,10 @@ async def test_a_sampler_of_roots_lets_sampled_parents_pass(
     assert one(collector.servers).parent_id == SPAN_ID
 
 
-def test_an_unknown_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon")
-    with pytest.raises(ConfigError, match=r"must be one of grpc, http/protobuf, got 'carrier-pigeon'"):
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
+def test_an_unknown_protocol_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "carrier-pigeon")
+    with pytest.raises(ConfigError, match=f"^{variable} must be one of grpc, http/protobuf, got 'carrier-pigeon'"):
         RequestTracer.start("http://127.0.0.1:1")
 
 
@@ -119,7 +120,7 @@ def test_an_unknown_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
-        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "999999"),
     ],
 )
 def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
@@ -133,13 +134,15 @@ def test_a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch, variable: str
     [
         ("OTEL_TRACES_SAMPLER", "sometimes", "one of always_on, always_off"),
         ("OTEL_TRACES_SAMPLER", "jaeger_remote", "one of always_on, always_off"),
-        ("OTEL_BSP_MAX_QUEUE_SIZE", "many", "a whole number, got 'many'"),
-        ("OTEL_BSP_SCHEDULE_DELAY", "5s", "a whole number, got '5s'"),
-        ("OTEL_BSP_EXPORT_TIMEOUT", "1.5", r"a whole number, got '1\.5'"),
-        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "x", "a whole number, got 'x'"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "many", "a whole number above 0, got 'many'"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1", "a whole number above 0, got '-1'"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0", "a whole number above 0, got '0'"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "5s", "a whole number above 0, got '5s'"),
+        ("OTEL_BSP_EXPORT_TIMEOUT", "1.5", r"a whole number above 0, got '1\.5'"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "x", "a whole number above 0, got 'x'"),
     ],
 )
-def test_a_variable_that_the_sdk_would_replace_by_its_default_is_refused(
+def test_a_variable_that_the_sdk_would_replace_by_its_default_or_not_name_is_refused(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
 ) -> None:
     monkeypatch.setenv(variable, value)
