@@ -90,7 +90,13 @@ def test_a_record_is_one_json_line(log: logging.Logger, writer_to: WriterTo) -> 
 
 def test_what_a_terminal_obeys_or_ends_a_line_is_escaped_in_json() -> None:
     record = logging.LogRecord(
-        "tests.logs", logging.INFO, "f.py", 1, "ü \x1b[31m \x7f \x85 \x9b31m \u2028 \u2029", None, None
+        "tests.logs",
+        logging.INFO,
+        "f.py",
+        1,
+        "ü \x1b[31m \x7f \x85 \x9b31m \u2028 \u2029 \u202e\u2066\ufeff",
+        None,
+        None,
     )
     line = JsonFormatter().format(record)
     assert len(line.splitlines()) == 1
