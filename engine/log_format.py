@@ -11,8 +11,7 @@ from typing import Any
 LOG_FORMAT_VARIABLE = "PAGEDSERVE_LOG_FORMAT"
 """Tells the engine process how to write its lines."""
 _UNSEEN = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""What JSON lets stand and a terminal obeys or does not show, marks that turn the order of letters among it, or a reader
-takes for the end of a line."""
+"""What JSON lets stand and a terminal obeys or does not show, or a reader takes for the end of a line."""
 
 
 class JsonFormatter(logging.Formatter):
