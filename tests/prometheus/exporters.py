@@ -46,7 +46,7 @@ class Scaler:
 
     replicas: as many as pods unless given. desired: as replicas unless given.
     values: what the triggers' queries gave, as totals of the service. targets: their thresholds, those of
-    manifests/keda/base unless given. bounds: minimum and maximum.
+    manifests/keda/base unless given. bounds: minimum and maximum. limited: one of them holds it back.
     """
 
     replicas: int | None = None
@@ -54,6 +54,7 @@ class Scaler:
     values: tuple[float, ...] = (20.0, 60.0)
     targets: tuple[float, ...] = (48.0, 80.0)
     bounds: tuple[int, int] = (2, 8)
+    limited: bool = False
 
 
 def healthy_page(pods: Sequence[str], scaler: Scaler = Scaler()) -> str:
@@ -62,6 +63,7 @@ def healthy_page(pods: Sequence[str], scaler: Scaler = Scaler()) -> str:
     desired = replicas if scaler.desired is None else scaler.desired
     hpa = f'namespace="{NAMESPACE}",horizontalpodautoscaler="keda-hpa-{SERVICE}"'
     target = f'scaletargetref_kind="Deployment",scaletargetref_name="{SERVICE}-predictor"'
+    limited = f'{hpa},condition="ScalingLimited"'
     scaled = f'namespace="{NAMESPACE}",scaledObject="{SERVICE}"'
     lines = [
         f"kube_horizontalpodautoscaler_info{{{hpa},{target}}} 1",
@@ -71,8 +73,8 @@ def healthy_page(pods: Sequence[str], scaler: Scaler = Scaler()) -> str:
         f"kube_horizontalpodautoscaler_status_desired_replicas{{{hpa}}} {desired}",
         f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingActive",status="true"}} 1',
         f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingActive",status="false"}} 0',
-        f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingLimited",status="true"}} 0',
-        f'kube_horizontalpodautoscaler_status_condition{{{hpa},condition="ScalingLimited",status="false"}} 1',
+        f'kube_horizontalpodautoscaler_status_condition{{{limited},status="true"}} {int(scaler.limited)}',
+        f'kube_horizontalpodautoscaler_status_condition{{{limited},status="false"}} {int(not scaler.limited)}',
         f"keda_scaled_object_errors_total{{{scaled}}} 0",
         f"keda_scaled_object_paused{{{scaled}}} 0",
     ]

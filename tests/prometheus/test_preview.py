@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from grafana.links import UIDS
 from tests.prometheus import preview
-from tests.prometheus.preview import clients_at
-from tests.prometheus.server import tool
+from tests.prometheus.preview import clients_at, decide
+from tests.prometheus.server import Prometheus, tool
 
 
 def test_the_load_comes_and_goes() -> None:
@@ -17,6 +19,20 @@ def test_the_load_comes_and_goes() -> None:
     assert max(clients) > 5 * clients[0]
     assert max(clients) > 5 * clients[-1]
     assert min(clients) >= 1
+
+
+@pytest.mark.parametrize(
+    ("requests", "desired", "limited"), [(0.0, 2, True), (13.0, 2, False), (14.0, 3, False), (24.0, 3, True)]
+)
+def test_the_autoscaler_follows_its_rule(requests: float, desired: int, limited: bool) -> None:
+    """ceil(total / 6 / 1.1) within 2 to 3, and whether that holds it back."""
+
+    class Answers:
+        def query(self, expression: str) -> list[SimpleNamespace]:
+            return [SimpleNamespace(value=requests)] if "requests_running" in expression else []
+
+    scaler = decide(cast("Prometheus", Answers()), replicas=2)
+    assert (scaler.desired, scaler.limited) == (desired, limited)
 
 
 @pytest.mark.full
