@@ -184,8 +184,8 @@ def _pods() -> Section:
                         "Pods ready, loading and missing",
                         "none",
                         Note(
-                            "Ready: takes requests. Loading: its server answers, and its engine does not take "
-                            "requests yet. "
+                            "Ready: its model is loaded, also while it drains. Loading: its server answers, and "
+                            "its model is not loaded yet. "
                             "Missing: wanted, and no container of it runs yet.",
                             "loading and missing only after desired rose, for the time of a load.",
                             "missing for long: no node, or an image that cannot be pulled. Loading for long: "
@@ -208,8 +208,8 @@ def _pods() -> Section:
                         31,
                         "State of each pod",
                         Note(
-                            "Whether a pod's engine takes requests; the orange part at the start is the time of "
-                            "a load.",
+                            "Whether a pod's engine has its model loaded; the orange part at the start is the time "
+                            "of a load.",
                             "a load is shorter than the period of the scale-up policy (180 s unless set).",
                             "longer loads: the autoscaler starts more pods than are needed. Set its "
                             "periodSeconds to a load.",

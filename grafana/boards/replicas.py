@@ -18,7 +18,7 @@ from grafana.queries import (
     wanted_replicas,
 )
 
-ENGINE_UP = {0: ("loading or down", "orange"), 1: ("takes requests", "green")}
+ENGINE_UP = {0: ("loading or down", "orange"), 1: ("loaded", "green")}
 
 
 def replicas(row_id: int) -> Section:
@@ -64,7 +64,7 @@ def replicas(row_id: int) -> Section:
                         51,
                         "State of each pod",
                         Note(
-                            "Whether a pod's engine takes requests. A pod that ended has no colour from then on.",
+                            "Whether a pod's engine has its model loaded. A pod that ended has no colour from then on.",
                             "green, to the end of a drain; orange after the start is a load, later a dead engine.",
                             "the pod's log and events; PagedServeReplicaNotReady after half an hour.",
                         ),
