@@ -27,7 +27,8 @@ from engine.errors import PagedServeError
 from engine.log_format import LOG_FORMAT_VARIABLE, JsonFormatter
 from engine.messages import EngineFailed, EngineMessage, EngineReady, FrontMessage, LoadProgress, Shutdown
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("engine.process")
+"""By its name: run as a program, the module is called __main__."""
 
 
 class Channel(Protocol):
