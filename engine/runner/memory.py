@@ -67,6 +67,24 @@ def choose_num_blocks(config: EngineConfig, bytes_per_block: int, measure: Calla
     return num_blocks
 
 
+def warn_of_large_pool(num_bytes: int, available: Callable[[], int]) -> None:
+    """Says in the log where a pool of `num_bytes` is more than the bytes `available`; nothing where nobody can tell.
+
+    NOTE: the system gives such memory away and ends the process when it is written to, which may be hours later.
+    """
+    try:
+        left = available()
+    except (OSError, ConfigError):
+        return
+    if num_bytes > left:
+        logger.warning(
+            "the KV pool of %d MiB is larger than the %d MiB of memory left: the system may end this process when the "
+            "pool fills; set num_kv_blocks or kv_cache_memory lower",
+            num_bytes >> 20,
+            left >> 20,
+        )
+
+
 def check_max_model_len(config: EngineConfig, model_context: int) -> None:
     """Raises `ConfigError` for a length beyond the model's context; needs no weights."""
     if config.max_model_len is not None and config.max_model_len > model_context:

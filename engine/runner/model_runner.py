@@ -25,6 +25,8 @@ from engine.runner.memory import (
     choose_max_model_len,
     choose_num_blocks,
     cpu_budget,
+    is_measured,
+    warn_of_large_pool,
 )
 from engine.runner.rows import RowTable
 from engine.runner.step_inputs import StepInputs, build_step_inputs
@@ -87,6 +89,8 @@ class ModelRunner:
         shape = (config.block_size, loaded.config.num_kv_heads, loaded.config.head_dim)
         bytes_per_block = block_bytes(loaded.config.num_layers, *shape, loaded.dtype.itemsize)
         num_blocks = choose_num_blocks(config, bytes_per_block, lambda: cpu_budget(available_memory()))
+        if not is_measured(config):
+            warn_of_large_pool((num_blocks + 1) * bytes_per_block, available_memory)
         max_model_len = choose_max_model_len(config, loaded.config.max_position_embeddings, num_blocks)
         self._caches = self._allocate_caches(loaded, num_blocks)
         self._rows = RowTable(config.max_num_seqs, -(-max_model_len // config.block_size))

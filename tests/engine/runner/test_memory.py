@@ -16,6 +16,7 @@ from engine.runner.memory import (
     choose_max_model_len,
     choose_num_blocks,
     cpu_budget,
+    warn_of_large_pool,
 )
 
 GIB = 1 << 30
@@ -51,6 +52,14 @@ def test_num_blocks(arguments: dict[str, Any], available: int, expected: int) ->
 def test_no_room_for_a_block_is_refused(arguments: dict[str, Any], available: int) -> None:
     with pytest.raises(ConfigError, match="kv_cache_memory"):
         choose_num_blocks(config(**arguments), MIB, lambda: cpu_budget(available))
+
+
+def test_a_pool_larger_than_the_memory_left_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_large_pool(3 * GIB, lambda: 3 * GIB)
+    warn_of_large_pool(3 * GIB, lambda: available_memory(Path("/nowhere")))
+    assert not caplog.records
+    warn_of_large_pool(3 * GIB, lambda: 2 * GIB)
+    assert "3072 MiB is larger than the 2048 MiB of memory left" in caplog.text
 
 
 def test_max_model_len_is_the_models_own_or_the_configured() -> None:
