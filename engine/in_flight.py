@@ -28,20 +28,21 @@ class TrackedRequest:
         "preempted_times",
         "resumed_times",
         "running",
+        "sequence_ids",
         "stream",
         "waiting",
     )
 
     def __init__(self, stream: GenerationStream, sequence_ids: Iterable[SequenceId]) -> None:
         self.stream = stream
-        self.waiting = set(sequence_ids)
+        self.sequence_ids = tuple(sequence_ids)
+        self.waiting = set(self.sequence_ids)
         self.running: set[SequenceId] = set()
         self.admitted_time: float | None = None
         self.last_token_times: dict[SequenceId, float] = {}
         self.num_output_tokens = 0
         self.output_lengths: dict[SequenceId, int] = {}
-        self.finish_reasons: dict[int, str] = {}
-        """By the sequence's index."""
+        self.finish_reasons: dict[SequenceId, str] = {}
         self.num_preemptions = 0
         self.preempted_times: tuple[float, ...] = ()
         self.resumed_times: tuple[float, ...] = ()
@@ -132,7 +133,7 @@ class InFlight:
 
     def finish_sequence(self, tracked: TrackedRequest, sequence_id: SequenceId, finish_reason: str) -> None:
         """A sequence has finished; with the last one the request leaves."""
-        tracked.finish_reasons[int(sequence_id.rpartition("/")[2])] = finish_reason
+        tracked.finish_reasons[sequence_id] = finish_reason
         self._leave_queue(tracked, sequence_id)
         if sequence_id in tracked.running:
             tracked.running.remove(sequence_id)
@@ -165,7 +166,7 @@ class InFlight:
             max_tokens=request.params.max_tokens or 0,
             request_id=request.request_id,
             num_cached_tokens=tracked.stream.num_cached_tokens,
-            finish_reasons=tuple(tracked.finish_reasons.get(index, finish_reason) for index in range(request.params.n)),
+            finish_reasons=tuple(tracked.finish_reasons.get(name, finish_reason) for name in tracked.sequence_ids),
             error=None if error is None else type(error).__name__,
             num_preemptions=tracked.num_preemptions,
             preempted_times=tracked.preempted_times,

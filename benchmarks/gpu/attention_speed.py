@@ -74,12 +74,9 @@ def _name(case: _Decode | _Prefill) -> str:
 def _decode(device: Device, report: Reporter, case: _Decode) -> None:
     batch = paged_batch(device, case.heads, (1,) * case.batch, (case.num_keys,) * case.batch)
     seconds = device.seconds(lambda: attend(batch), in_graph=True)
-    # Each key and value is read once; queries and results are next to nothing.
-    num_bytes = 2 * case.batch * case.num_keys * case.heads.num_kv_heads * case.heads.head_dim * 2
-    num_bytes += 2 * batch.q.numel() * 2
     report.speed(
         _name(case),
-        num_bytes / seconds / 1e9,
+        case.heads.decode_bytes(case.batch, case.num_keys) / seconds / 1e9,
         "GB/s",
         against=device.copy_rate / 1e9,
         target=DECODE_TARGET if case.has_target else None,
@@ -91,9 +88,7 @@ def _prefill(device: Device, report: Reporter, case: _Prefill) -> None:
     lengths = (case.num_tokens,) * case.num_seqs
     batch = paged_batch(device, case.heads, lengths, lengths)
     seconds = device.seconds(lambda: attend(batch), repeats=15)
-    # Two products, each of 2 operations a pair of query and key; a causal mask leaves half of the pairs.
-    pairs = case.num_seqs * case.num_tokens * (case.num_tokens + 1) // 2
-    operations = 4 * pairs * case.heads.num_heads * case.heads.head_dim
+    operations = case.heads.prefill_operations(case.num_seqs, case.num_tokens)
     report.speed(
         _name(case),
         operations / seconds / 1e12,

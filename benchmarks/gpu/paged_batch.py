@@ -23,6 +23,14 @@ class Heads:
     def __str__(self) -> str:
         return f"{self.num_heads}/{self.num_kv_heads}x{self.head_dim}"
 
+    def decode_bytes(self, batch: int, num_keys: int) -> int:
+        """What `batch` decodes move in bfloat16: each key and value once; queries and results are next to nothing."""
+        return 2 * 2 * batch * self.head_dim * (num_keys * self.num_kv_heads + self.num_heads)
+
+    def prefill_operations(self, num_seqs: int, num_tokens: int) -> int:
+        """Two products, each of 2 operations a pair of query and key; a causal mask leaves half of the pairs."""
+        return 4 * num_seqs * (num_tokens * (num_tokens + 1) // 2) * self.num_heads * self.head_dim
+
 
 LLAMA_8B = Heads(32, 8, 128)
 QWEN_05B = Heads(14, 2, 64)

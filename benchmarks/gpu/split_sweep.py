@@ -44,7 +44,7 @@ def _measure(device: Device, report: Reporter, load: Load) -> None:
     }
     best = min(seconds, key=lambda number: seconds[number])
     # NOTE: the bytes that are read without splits; partial results come on top.
-    num_bytes = ITEMSIZE * 2 * (load.batch * load.num_keys * heads.num_kv_heads * heads.head_dim + batch.q.numel())
+    num_bytes = heads.decode_bytes(load.batch, load.num_keys)
     times = ", ".join(f"{number}: {found * 1e6:.1f}" for number, found in seconds.items())
     report.speed(
         f"{load}: {chosen} splits as chosen, {best} are best",

@@ -149,9 +149,9 @@ class _Sweep:
                     self._report.failed(f"{load}: {tile}", f"differs from the table's by {error:.2g}")
                     continue
                 seconds[tile] = self._seconds(batch, load, tile, REPEATS)
+            except torch.cuda.OutOfMemoryError:
+                raise
             except Exception as failure:
-                if isinstance(failure, torch.cuda.OutOfMemoryError):
-                    raise
                 self._report.missing(f"{load}: {tile}", f"{type(failure).__name__}: {failure}"[:120])
         self._report_load(batch, load, table_tile, table_seconds, seconds)
         return {tile: found / table_seconds for tile, found in seconds.items()}
@@ -159,7 +159,7 @@ class _Sweep:
     def _report_load(
         self, batch: PagedBatch, load: Load, table_tile: Tile, table_seconds: float, seconds: Mapping[Tile, float]
     ) -> None:
-        amount, unit, ceiling = self._work(batch, load)
+        amount, unit, ceiling = self._work(load)
         case = f"{load}: the table's {_brief(table_tile)}"
         self._report.speed(case, amount / table_seconds, unit, against=ceiling, note=f"{table_seconds * 1e6:.0f} µs")
         if not seconds:
@@ -170,14 +170,12 @@ class _Sweep:
         note = f"{again * 1e6:.0f} µs; the best of {len(seconds)}"
         self._report.speed(f"{load}: {_brief(best)}", amount / again, unit, against=ceiling, note=note)
 
-    def _work(self, batch: PagedBatch, load: Load) -> tuple[float, str, float]:
+    def _work(self, load: Load) -> tuple[float, str, float]:
         """What a call moves in GB or computes in TFLOP, and the measured ceiling of either a second."""
-        heads = load.heads
         if load.decode:
-            values = 2 * load.batch * load.num_keys * heads.num_kv_heads * heads.head_dim + 2 * batch.q.numel()
-            return values * ITEMSIZE / 1e9, "GB/s", self._device.copy_rate / 1e9
-        pairs = load.batch * load.num_keys * (load.num_keys + 1) // 2
-        return 4 * pairs * heads.num_heads * heads.head_dim / 1e12, "TFLOP/s", self._device.matmul_rate / 1e12
+            return load.heads.decode_bytes(load.batch, load.num_keys) / 1e9, "GB/s", self._device.copy_rate / 1e9
+        operations = load.heads.prefill_operations(load.batch, load.num_keys)
+        return operations / 1e12, "TFLOP/s", self._device.matmul_rate / 1e12
 
     def _seconds(self, batch: PagedBatch, load: Load, tile: Tile, repeats: int) -> float:
         return self._device.seconds(lambda: attend(batch, tile=tile), repeats=repeats, in_graph=load.decode)
