@@ -1,7 +1,7 @@
 """Arithmetic of sizes on the host.
 
-NOTE: Triton's own `cdiv` and `next_power_of_2` may also be called within kernels, and take fifty times as long here:
-6 µs a call, of which a step that is not recorded makes fifteen a layer.
+NOTE: Triton's own `cdiv` and `next_power_of_2` may also be called within kernels, and take microseconds here; a step
+that is not recorded needs fifteen of them a layer.
 """
 
 from __future__ import annotations
